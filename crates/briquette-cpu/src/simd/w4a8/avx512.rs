@@ -51,6 +51,9 @@ unsafe fn tile<const M: usize>(rows: GroupedBlock, first: usize, panel: W4A8Pane
     let mut codes = rows.codes[first * rows.stride..].as_ptr();
     let mut offsets = rows.offsets[first * rows.n_groups..].as_ptr();
     let mut totals = [[_mm512_setzero_ps(); 2]; M];
+    // A prefetch accepts any address.
+    _mm_prefetch::<_MM_HINT_T0>(panel.sums.as_ptr().cast());
+    _mm_prefetch::<_MM_HINT_T0>(panel.sums.as_ptr().wrapping_add(16).cast());
     for (steps, scales) in panel.groups() {
         // SAFETY: the caller guarantees 4 codes for each step and an offset for each group in `M` rows.
         let sums = unsafe { sums_of_group::<M>(codes, rows.stride, offsets, rows.n_groups, steps) };
@@ -113,12 +116,14 @@ fn store(totals: &[[__m512; 2]], first: usize, rows: GroupedBlock, panel: W4A8Pa
     let n = out.n_cols();
     for j in 0..2 {
         let mask = ((1_u32 << n.saturating_sub(16 * j).min(16)) - 1) as u16;
-        let has_bias = if panel.bias.is_empty() { 0 } else { mask };
         assert!(panel.bias.is_empty() || panel.bias.len() >= n, "a bias for each output");
-        // SAFETY: 16 of 32 sums; of the bias, only existing values are read.
-        let (sums, bias) = unsafe {
-            let bias = panel.bias.as_ptr().wrapping_add(16 * j);
-            (_mm512_loadu_ps(panel.sums[16 * j..][..16].as_ptr()), _mm512_maskz_loadu_ps(has_bias, bias))
+        // SAFETY: 16 of 32 sums.
+        let sums = unsafe { _mm512_loadu_ps(panel.sums[16 * j..][..16].as_ptr()) };
+        let bias = match panel.bias.get(16 * j..) {
+            // Even with an empty mask, a load from the address of an empty slice takes hundreds of cycles.
+            None | Some([]) => _mm512_setzero_ps(),
+            // SAFETY: only existing values are read.
+            Some(bias) => unsafe { _mm512_maskz_loadu_ps(mask, bias.as_ptr()) },
         };
         for (i, total) in totals.iter().enumerate() {
             let (zero, scale) = (_mm512_set1_ps(rows.zeros[first + i]), _mm512_set1_ps(rows.scales[first + i]));

@@ -52,13 +52,26 @@ impl GroupedBlock<'_> {
 pub(super) fn group_row(from: &[u8], layout: GroupLayout, to: &mut [u8], offsets: &mut [i32]) {
     let places = to.chunks_mut(4 * layout.steps_per_group());
     for ((from, to), offset) in from.chunks(layout.group).zip(places).zip(offsets) {
-        let mut sum = 0;
-        for (to, &code) in to.iter_mut().zip(from) {
-            *to = code ^ 0x80;
-            sum += i32::from(code);
-        }
-        *offset = -8 * (sum - 128 * from.len() as i32);
+        *offset = -8 * (copy_signed(from, to) - 128 * from.len() as i32);
     }
+}
+
+/// Copies unsigned codes as signed codes, and returns the sum of the unsigned codes.
+#[inline(always)]
+fn copy_signed(from: &[u8], to: &mut [u8]) -> i32 {
+    // Loops of constant length stay in registers; groups are usually a multiple of 32.
+    let ((blocks, rest), (to_blocks, to_rest)) = (from.as_chunks::<32>(), to.as_chunks_mut::<32>());
+    let mut sum = 0;
+    for (from, to) in blocks.iter().zip(&mut *to_blocks) {
+        *to = from.map(|code| code ^ 0x80);
+        sum += from.iter().map(|&code| i32::from(code)).sum::<i32>();
+    }
+    let to_rest = to_blocks.get_mut(blocks.len()).map_or(to_rest, |block| block.as_mut_slice());
+    for (to, &code) in to_rest.iter_mut().zip(rest) {
+        *to = code ^ 0x80;
+        sum += i32::from(code);
+    }
+    sum
 }
 
 /// Multiplies rows by one panel.
