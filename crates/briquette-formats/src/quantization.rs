@@ -189,11 +189,9 @@ fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
 /// A scheme that names a module has priority over one that names a class of modules.
 pub(crate) fn by_module<'a>(schemes: Vec<&'a ModuleScheme>, weight: &str) -> Vec<&'a ModuleScheme> {
     let module = weight.strip_suffix(".weight").unwrap_or(weight);
-    let named = |scheme: &&&ModuleScheme| scheme.targets.iter().any(|name| name == module);
-    match schemes.iter().any(|scheme| named(&&scheme)) {
-        true => schemes.iter().filter(named).copied().collect(),
-        false => schemes,
-    }
+    let is_named = |scheme: &&ModuleScheme| scheme.targets.iter().any(|name| name == module);
+    let named: Vec<&ModuleScheme> = schemes.iter().copied().filter(is_named).collect();
+    if named.is_empty() { schemes } else { named }
 }
 
 /// Returns the rounding of the activations of a weight that matches these schemes; unknown if they differ.

@@ -88,6 +88,18 @@ fn every_scheme_reads_back_without_manifest() {
 }
 
 #[test]
+fn schemes_of_one_layout_are_told_apart_by_the_names_of_modules() {
+    let dir = tempfile::tempdir().unwrap();
+    let stages = "[[stage]]\nkind = \"quantize\"\nroles = [\"linear\"]\nscheme = \"int8-dynamic\"\n\
+                  overrides = [{ include = [\"fc2.weight\"], scheme = \"int4-dynamic\" }]\n";
+    let out = compress(&fixture("digits"), stages, "compressed-tensors", dir.path()).unwrap();
+    let ours = tensors(&out);
+    assert_eq!(quantization(&out)["config_groups"].as_object().unwrap().len(), 2);
+    std::fs::remove_file(out.join("briquette.json")).unwrap();
+    assert_eq!(tensors(&out), ours);
+}
+
+#[test]
 fn skipped_layers_are_ignored_and_a_dense_export_has_no_quantization_config() {
     let dir = tempfile::tempdir().unwrap();
     let stages =
