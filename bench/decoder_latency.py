@@ -5,7 +5,7 @@ usage: decoder_latency.py BENCH_DECODER BRIQUETTE --python PYTHON --llama-python
        [--text models/brown/test-20k.txt] [--out bench-out/decoder] [--threads 1] [--windows 128,512] [--prompt 128] [--steps 64]
        [--rounds 3] [--seconds 3] [--only ours,torch,llama.cpp]
 
-Measures whole windows of tokens, and one token at a time. Ours runs in f32, dynamic int8 and int4; torch in f32 and dynamic int8;
+Measures whole windows of tokens, and one token at a time. Ours runs in f32, dynamic int8, int4, and int4 with int8 activations; torch in f32 and dynamic int8;
 llama.cpp with Q8_0 and Q4_0.
 
 BENCH_DECODER is the example bench_decoder of briquette-eval and BRIQUETTE the command, both built with --release. The first PYTHON
@@ -25,7 +25,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-SCHEMES = {"int8-dynamic": ["--quantize", "int8-dynamic"], "int4-g32": ["--quantize", "int4-g32"]}
+SCHEMES = {"int8-dynamic": ["--quantize", "int8-dynamic"], "int4-g32": ["--quantize", "int4-g32"], "int4-g32-dynamic": ["--quantize", "int4-g32-dynamic"]}
 TYPES = ("Q8_0", "Q4_0")
 
 

@@ -38,6 +38,9 @@ fn int8_activations_of_compressed_tensors_are_rounded_with_and_without_a_manifes
         make("int8-dynamic", "dynamic");
         make("int8-dynamic-sym", "symmetric");
         make("int8", "weights");
+        make("int4-g32-dynamic", "narrow");
+        make("int4-g32-dynamic-sym", "narrow-symmetric");
+        make("int4-g32", "narrow-weights");
         sandbox.ok("export dynamic --to briquette -o ours --quiet");
         without_manifest(&sandbox, "dynamic", "foreign", ["", ""]);
         without_manifest(&sandbox, "symmetric", "foreign-symmetric", ["", ""]);
@@ -46,10 +49,23 @@ fn int8_activations_of_compressed_tensors_are_rounded_with_and_without_a_manifes
         assert_eq!([dynamic, foreign], [ours; 2], "{model}: the same codes by the same kernels");
         assert_eq!(symmetric, foreign_symmetric, "{model}");
         assert!(dynamic != weights && symmetric != weights && dynamic != symmetric, "{model}: {weights}");
+        sandbox.ok("export narrow --to briquette -o ours --force --quiet");
+        without_manifest(&sandbox, "narrow", "foreign-narrow", ["", ""]);
+        let [narrow, ours, foreign, narrow_symmetric, narrow_weights] =
+            ["narrow", "ours", "foreign-narrow", "narrow-symmetric", "narrow-weights"].map(found);
+        assert_eq!([narrow, foreign], [ours; 2], "{model}: the same codes by the same kernels");
+        assert!(narrow != narrow_weights && narrow_symmetric != narrow, "{model}: {narrow_weights}");
         if model == "llama-tied" {
             // Perplexities that transformers 5.23 and compressed-tensors 0.20 report for these directories, in
             // windows of 64 tokens.
-            for (found, theirs) in [(dynamic, 884.2356), (symmetric, 884.2296), (weights, 883.0754)] {
+            for (found, theirs) in [
+                (dynamic, 884.2356),
+                (symmetric, 884.2296),
+                (weights, 883.0754),
+                (narrow, 949.1118),
+                (narrow_symmetric, 947.0648),
+                (narrow_weights, 946.7567),
+            ] {
                 assert!((found / theirs - 1.0_f64).abs() < 3e-4, "{found} and {theirs}");
             }
         }

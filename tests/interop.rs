@@ -321,6 +321,7 @@ fn experts_get_packed_codes_of_one_scheme_or_are_refused() {
     let compress = "compress model -o out --force --format compressed-tensors --quantize";
     for options in [
         "int8-dynamic",
+        "int4-g32-dynamic",
         "int8 --exclude **.experts.**",
         "int4-g32 --exclude model.layers.0.block_sparse_moe.experts.1.w1.weight",
     ] {

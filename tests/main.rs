@@ -40,6 +40,7 @@ mod hangup;
 mod harmless;
 mod heads;
 mod image_blocks;
+mod int4_dynamic;
 mod interop;
 mod jobs;
 mod justfile;

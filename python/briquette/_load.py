@@ -283,7 +283,7 @@ class _Reader:
         assert kind is not None
         shape = (1,) if kind.grouping == "tensor" else scale_shape
         scale = self._part(source, "_scale", "F32", *shape).reshape(scale_shape)
-        if kind.bits == 8 and entry.activations and not isinstance(kind.grouping, int):
+        if entry.activations and (kind.bits == 4 or kind.bits == 8 and not isinstance(kind.grouping, int)):
             return self._part(source, "", "I8", n_rows, n_cols), scale
         words = self._part(source, "_packed", "I32", n_rows, (n_cols * kind.bits + 31) // 32)
         return unpack(words.view(np.uint8).reshape(n_rows, words.shape[1] * 4), kind.bits, n_cols), scale

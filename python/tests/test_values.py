@@ -142,7 +142,7 @@ def test_a_size_budget(briquette_command: Command) -> None:
     assert_equal(briquette.load(out), briquette_command.exported("out"))
 
 
-@pytest.mark.parametrize("scheme", ["int8-dynamic", "int8", "int4-g32"])
+@pytest.mark.parametrize("scheme", ["int8-dynamic", "int8", "int4-g32", "int4-g32-dynamic"])
 def test_other_output_formats(scheme: str, briquette_command: Command) -> None:
     tensors = {f"{name}.weight": random_tensor("BF16", (37, 96), seed) for seed, name in enumerate(("up", "down"))}
     tensors["steps"] = Tensor("I64", (), bytes(8))

@@ -1,11 +1,12 @@
 //! Times int8 linear layers and prints a line of JSON for each measurement.
 //!
-//! `bench_linear [--path NAME] [--kn 768x768,..] [--m 1,8,..] [--seconds 0.3] [--rten] [--sparse]`; the number
-//! of threads is `RAYON_NUM_THREADS`.
+//! `bench_linear [--path NAME] [--kn 768x768,..] [--m 1,8,..] [--seconds 0.3] [--rten] [--sparse] [--int4 32]`; the
+//! number of threads is `RAYON_NUM_THREADS`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use briquette_cpu::{
-    ActivationGrid, Int8Weights, PackedInt8, SimdLevel, SparseInt8, active_level, int8_linear, register_peak,
+    ActivationGrid, Int8Weights, PackedInt4, PackedInt8, PackedW4A8, SimdLevel, SparseInt8, active_level, int4_linear,
+    int8_linear, register_peak, w4a8_linear,
 };
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions, QuantParams};
 use rten_tensor::prelude::*;
@@ -19,6 +20,8 @@ struct Options {
     seconds: f64,
     rten: bool,
     sparse: bool,
+    /// The group size of int4 weights.
+    int4: Option<usize>,
 }
 
 fn main() {
@@ -27,7 +30,7 @@ fn main() {
     let threads = rayon::current_num_threads();
     println!("{{\"what\":\"peak\",\"gops\":{peak:.1},\"threads\":{threads},\"path\":\"{}\"}}", options.level);
     for &(k, n) in &options.shapes {
-        let cell = Cell::new(k, n, options.sparse);
+        let cell = Cell::new(k, n, &options);
         for &m in &options.rows {
             cell.time(m, &options);
         }
@@ -48,6 +51,7 @@ fn options() -> Options {
         seconds: value("--seconds").map_or(0.3, |seconds| seconds.parse().unwrap()),
         rten: args.iter().any(|arg| arg == "--rten"),
         sparse: args.iter().any(|arg| arg == "--sparse"),
+        int4: value("--int4").map(|group| group.parse().unwrap()),
     }
 }
 
@@ -82,21 +86,28 @@ struct Cell {
     packed: PackedInt8,
     /// The sparsity in percent, and the weights.
     sparse: Vec<(usize, SparseInt8)>,
+    int4: Option<(PackedInt4, PackedW4A8)>,
 }
 
 impl Cell {
-    fn new(k: usize, n: usize, sparse: bool) -> Self {
+    fn new(k: usize, n: usize, options: &Options) -> Self {
         let codes: Vec<i8> = numbers(n * k, 7).map(|bits| (bits % 255) as u8 as i8).collect();
         let scales = vec![0.01; n];
         let packed = PackedInt8::new(&codes, &scales, n, k).unwrap();
-        let levels: &[usize] = if sparse { &[50, 75, 90] } else { &[] };
+        let levels: &[usize] = if options.sparse { &[50, 75, 90] } else { &[] };
         let sparse = |percent: usize| {
             let keep = numbers(n * k, 99).map(|bits| i8::from(bits as usize % 100 >= percent));
             let kept: Vec<i8> = codes.iter().zip(keep).map(|(code, keep)| code * keep).collect();
             (percent, SparseInt8::new(&kept, &scales, n, k).unwrap())
         };
         let sparse = levels.iter().map(|&percent| sparse(percent)).collect();
-        Self { k, n, codes, scales, packed, sparse }
+        let int4 = options.int4.map(|group| {
+            let codes: Vec<i8> = codes.iter().map(|code| code >> 4).collect();
+            let scales = vec![0.01; n * k.div_ceil(group)];
+            let packed = PackedW4A8::new(&codes, &scales, n, k, group).unwrap();
+            (PackedInt4::new(&codes, &scales, n, k, group), packed)
+        });
+        Self { k, n, codes, scales, packed, sparse, int4 }
     }
 
     fn time(&self, m: usize, options: &Options) {
@@ -113,6 +124,16 @@ impl Cell {
                 int8_linear(options.level, &x, m, ActivationGrid::Asymmetric, weights, Some(&bias), &mut y);
             });
             self.print(&format!("sparse{percent}"), m, seconds, weights.n_bytes());
+        }
+        if let Some((weight_only, w4a8)) = &self.int4 {
+            let seconds = median_time(options.seconds, || {
+                int4_linear(options.level, &x, m, weight_only, Some(&bias), &mut y);
+            });
+            self.print("int4 weight-only", m, seconds, weight_only.n_bytes());
+            let seconds = median_time(options.seconds, || {
+                w4a8_linear(options.level, &x, m, ActivationGrid::Asymmetric, w4a8, Some(&bias), &mut y);
+            });
+            self.print("w4a8", m, seconds, w4a8.n_bytes());
         }
         if options.rten {
             self.print("rten", m, self.time_rten(m, &x, options), 0);

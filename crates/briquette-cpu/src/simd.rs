@@ -26,6 +26,7 @@ mod row_quantizer;
 mod scalar;
 mod sparse_panels;
 mod turn;
+mod w4a8;
 mod weight_only;
 
 pub(crate) use block::OutputBlock;
@@ -43,6 +44,7 @@ pub(crate) use product::{MatrixView, multiply};
 pub(crate) use row_quantizer::{RowQuantizer, ValueRange};
 pub(crate) use sparse_panels::SparsePanels;
 pub(crate) use turn::SIDE;
+pub(crate) use w4a8::{GroupedBlock, W4A8Panel, group_codes, multiply_w4a8_panel};
 
 /// Returns `None`: the peak is measured with AVX-512 VNNI, which only x86-64 has.
 #[cfg(not(target_arch = "x86_64"))]

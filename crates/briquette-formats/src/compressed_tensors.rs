@@ -94,7 +94,7 @@ impl TensorAssembler<'_> {
                 !is_packed || n_words.is_some_and(|n| main.shape.0 == [shape[0], n] && main.dtype == DType::I32);
             scheme.is_packed == is_packed && is_main && fits_scales(scheme.grouping, shape, &scale.shape.0)
         };
-        let fitting: Vec<&ModuleScheme> = self.schemes.iter().filter(fits).collect();
+        let fitting = quantization::by_module(self.schemes.iter().filter(fits).collect(), name);
         let mut forms: Vec<WeightForm> = fitting.iter().map(|scheme| scheme.form).collect();
         forms.dedup();
         let [scheme] = forms.as_slice() else {
@@ -105,15 +105,15 @@ impl TensorAssembler<'_> {
         let codes = Codes { bits: scheme.n_bits, grid, grouping: scheme.grouping, scale: scale_type };
         let info = TensorInfo::checked(name.into(), scale.dtype, shape.to_vec())?;
         let mut tensor = stored(info, Coding { storage: Storage::Dense, codes: Some(codes) });
-        tensor.activations = quantization::activations_of(&fitting, name);
+        tensor.activations = quantization::activations_of(&fitting);
         let n_groups = scheme.grouping.per_row(shape[1]).unwrap_or(1);
         let layout = zero.map(|zero| zero_layout(zero, scheme, shape[0], n_groups)).transpose()?.flatten();
-        self.put(
-            &mut tensor,
-            Part::Codes,
-            &main.name,
-            is_packed.then(|| ForeignLayout::words(scheme.n_bits, shape[1])),
-        )?;
+        let of_codes = match (is_packed, scheme.n_bits) {
+            (true, n_bits) => Some(ForeignLayout::words(n_bits, shape[1])),
+            (false, 4) => Some(ForeignLayout::SignedBytes { n_cols: shape[1] }),
+            (false, _) => None,
+        };
+        self.put(&mut tensor, Part::Codes, &main.name, of_codes)?;
         self.put(&mut tensor, Part::Scale, &format!("{name}_scale"), scale_layout(scale)?)?;
         if zero.is_some() {
             self.put(&mut tensor, Part::Zero, &format!("{name}_zero_point"), layout)?;

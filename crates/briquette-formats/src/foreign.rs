@@ -3,7 +3,7 @@
 mod blocks;
 
 use crate::InputFile;
-use briquette_core::Result;
+use briquette_core::{Error, Result};
 use std::ops::Range;
 
 pub use blocks::{BlockLayout, BlockOrder, weave};
@@ -19,6 +19,11 @@ pub enum ForeignLayout {
         pitch: usize,
         /// Mask that converts a byte by XOR: `0x80` for signed codes.
         flip: u8,
+    },
+    /// Rows of 4-bit codes, each as a signed byte.
+    SignedBytes {
+        /// Codes in a row.
+        n_cols: usize,
     },
     /// Zero points packed into 32-bit words along the rows of each column of groups.
     ZeroColumns {
@@ -47,8 +52,15 @@ impl ForeignLayout {
     /// Returns `None` for a layout that is only read, and for a layout that is written together with other
     /// parts.
     pub fn write(self, offset: u64, ours: &[u8]) -> Option<(u64, Vec<u8>)> {
-        let Self::Words { row_bytes, pitch, flip } = self else { return None };
-        let row_bytes = row_bytes.max(1);
+        let (row_bytes, pitch, flip) = match self {
+            Self::Words { row_bytes, pitch, flip } => (row_bytes.max(1), pitch, flip),
+            Self::SignedBytes { n_cols } => {
+                let row_bytes = n_cols.div_ceil(2).max(1);
+                let out = ours.chunks_exact(row_bytes).flat_map(|row| widen_nibbles(row, n_cols)).collect();
+                return Some((offset / row_bytes as u64 * n_cols as u64, out));
+            }
+            _ => return None,
+        };
         let mut out = Vec::with_capacity(ours.len() / row_bytes * pitch);
         for row in ours.chunks_exact(row_bytes) {
             out.extend(row.iter().map(|byte| byte ^ flip));
@@ -73,6 +85,11 @@ impl ForeignLayout {
                 for row in words.chunks_exact(pitch.max(1)) {
                     out.extend(row.iter().take(row_bytes).map(|byte| byte ^ flip));
                 }
+            }
+            Self::SignedBytes { n_cols } => {
+                let row_bytes = n_cols.div_ceil(2).max(1);
+                let codes = fetch(range.start / row_bytes * n_cols..range.end / row_bytes * n_cols)?;
+                codes.chunks_exact(n_cols.max(1)).try_for_each(|row| narrow_to_nibbles(row, out))?;
             }
             Self::ZeroColumns { n_groups, n_bits } => {
                 let first_word = range.start / n_groups * n_bits / 32;
@@ -101,6 +118,26 @@ impl ForeignLayout {
         }
         Ok(())
     }
+}
+
+/// Returns the codes of a row of nibbles `code + 8`, low half first, as signed bytes.
+fn widen_nibbles(row: &[u8], n_cols: usize) -> impl Iterator<Item = u8> {
+    let codes = row.iter().flat_map(|byte| [byte & 15, byte >> 4]);
+    codes.take(n_cols).map(|code| code.wrapping_sub(8))
+}
+
+/// Appends a row of signed codes as nibbles `code + 8`, low half first.
+///
+/// # Errors
+/// Input: a code does not have 4 bits.
+fn narrow_to_nibbles(row: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    if let Some(&code) = row.iter().find(|code| code.wrapping_add(8) > 15) {
+        let code = code as i8;
+        return Err(Error::input(format!("found the code {code}, expected -8 to 7; the checkpoint is damaged")));
+    }
+    let nibble = |code: Option<&u8>| code.map_or(0, |code| code.wrapping_add(8));
+    out.extend(row.chunks(2).map(|pair| nibble(pair.first()) | nibble(pair.get(1)) << 4));
+    Ok(())
 }
 
 /// Returns the lowest bits of a word minus half their range, as a signed byte.
@@ -141,6 +178,30 @@ mod tests {
             let (offset, rest) = layout.write(last as u64, &ours[last..]).unwrap();
             assert_eq!(rest, words[offset as usize..]);
         }
+    }
+
+    #[test]
+    fn four_bit_codes_are_written_as_signed_bytes_and_read_back() {
+        for n_cols in [1, 2, 7, 8] {
+            let layout = ForeignLayout::SignedBytes { n_cols };
+            let codes: Vec<i8> = (0..3 * n_cols).map(|i| (i * 7 % 16) as i8 - 8).collect();
+            let row = |codes: &[i8]| -> Vec<u8> {
+                let nibble = |code: i8| (code + 8) as u8;
+                codes.chunks(2).map(|pair| nibble(pair[0]) | pair.get(1).map_or(0, |&code| nibble(code) << 4)).collect()
+            };
+            let ours: Vec<u8> = codes.chunks(n_cols).flat_map(row).collect();
+            let bytes: Vec<u8> = codes.iter().map(|&code| code as u8).collect();
+            assert_eq!(layout.write(0, &ours), Some((0, bytes.clone())));
+            assert_eq!(read(layout, &bytes, 0..ours.len()), ours);
+            let last = ours.len() / 3 * 2;
+            assert_eq!(
+                layout.write(last as u64, &ours[last..]),
+                Some((2 * n_cols as u64, bytes[2 * n_cols..].to_vec()))
+            );
+            assert_eq!(read(layout, &bytes, last..ours.len()), ours[last..]);
+        }
+        let error = narrow_to_nibbles(&[0, 8], &mut Vec::new()).unwrap_err();
+        assert_eq!(error.to_string(), "found the code 8, expected -8 to 7; the checkpoint is damaged");
     }
 
     #[test]

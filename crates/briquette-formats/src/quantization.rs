@@ -173,7 +173,7 @@ fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
     }
     let n_bits = match weights.get("num_bits").and_then(Value::as_u64) {
         Some(8) => 8,
-        Some(4) if is_packed => 4,
+        Some(4) => 4,
         other => return Err(unread(&format!("{format} of {} bits", other.unwrap_or(0)))),
     };
     let targets = group.get("targets").and_then(Value::as_array).into_iter().flatten();
@@ -184,18 +184,19 @@ fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
     })
 }
 
-/// Returns the rounding of the activations of a weight whose shape matches several schemes.
+/// Keeps the schemes that name the module of a weight, if any does.
 ///
-/// A scheme that names the module has priority over one that names a class of modules. If the remaining schemes
-/// differ, the rounding is unknown.
-pub(crate) fn activations_of(schemes: &[&ModuleScheme], weight: &str) -> Option<ActivationRounding> {
+/// A scheme that names a module has priority over one that names a class of modules.
+pub(crate) fn by_module<'a>(schemes: Vec<&'a ModuleScheme>, weight: &str) -> Vec<&'a ModuleScheme> {
     let module = weight.strip_suffix(".weight").unwrap_or(weight);
-    let named: Vec<&&ModuleScheme> =
-        schemes.iter().filter(|scheme| scheme.targets.iter().any(|name| name == module)).collect();
-    let mut found: Vec<Option<ActivationRounding>> = match named.is_empty() {
-        true => schemes.iter().map(|scheme| scheme.activations).collect(),
-        false => named.into_iter().map(|scheme| scheme.activations).collect(),
-    };
+    let is_named = |scheme: &&ModuleScheme| scheme.targets.iter().any(|name| name == module);
+    let named: Vec<&ModuleScheme> = schemes.iter().copied().filter(is_named).collect();
+    if named.is_empty() { schemes } else { named }
+}
+
+/// Returns the rounding of the activations of a weight that matches these schemes; unknown if they differ.
+pub(crate) fn activations_of(schemes: &[&ModuleScheme]) -> Option<ActivationRounding> {
+    let mut found: Vec<Option<ActivationRounding>> = schemes.iter().map(|scheme| scheme.activations).collect();
     found.dedup();
     match found.as_slice() {
         [one] => *one,

@@ -29,6 +29,8 @@ pub(crate) enum Use {
     Conv(ActivationGrid, [usize; 4]),
     /// A linear layer with float activations and one scale per `group` inputs of an output.
     Int4 { group: usize },
+    /// A linear layer with int8 activations and one scale per `group` inputs of an output.
+    W4A8 { grid: ActivationGrid, group: usize },
     /// A table with row lookup.
     Table,
     /// Float arithmetic; codes are decoded for each use.
@@ -48,6 +50,7 @@ impl Use {
             Self::Int8(Some(activations)) => (grid(activations), 0),
             Self::Conv(activations, _) => (3 + grid(activations), 0),
             Self::Int4 { group } => (7, group as i64),
+            Self::W4A8 { grid: activations, group } => (9 + grid(activations), group as i64),
             Self::Table => (8, 0),
             Self::Decoded => (9, 0),
         }
@@ -67,6 +70,7 @@ impl Use {
             7 => Self::Int4 { group: usize::try_from(detail).ok()? },
             8 => Self::Table,
             9 => Self::Decoded,
+            10..=12 => Self::W4A8 { grid: grid(kind - 9), group: usize::try_from(detail).ok()? },
             _ => return None,
         })
     }
@@ -74,14 +78,18 @@ impl Use {
     /// Returns the number of inputs that share a scale, in a row of `n_cols`.
     fn group(self, n_cols: usize) -> usize {
         match self {
-            Self::Int4 { group } => group.clamp(1, n_cols.max(1)),
+            Self::Int4 { group } | Self::W4A8 { group, .. } => group.clamp(1, n_cols.max(1)),
             _ => n_cols,
         }
     }
 
     /// Returns how new floats are quantized when they replace the codes.
     pub(crate) fn spec(self, n_cols: usize) -> QuantSpec {
-        let grid = if matches!(self, Self::Int4 { .. }) { Grid::new(4, GridKind::Symmetric) } else { None };
+        let grid = if matches!(self, Self::Int4 { .. } | Self::W4A8 { .. }) {
+            Grid::new(4, GridKind::Symmetric)
+        } else {
+            None
+        };
         let group = self.group(n_cols);
         let grouping = if group == n_cols { Grouping::Row } else { Grouping::Group(group) };
         QuantSpec { grid: grid.unwrap_or(Grid::INT8), grouping, range: ScaleSearch::AbsMax, scale: ScaleType::F32 }
@@ -90,10 +98,10 @@ impl Use {
     /// Returns the quantization of activations.
     pub(crate) fn activations(self) -> Activations {
         match self {
-            Self::Int8(Some(ActivationGrid::Asymmetric)) | Self::Conv(ActivationGrid::Asymmetric, _) => {
-                Activations::DynamicAsymmetric
-            }
-            Self::Int8(Some(_)) | Self::Conv(..) => Activations::DynamicSymmetric,
+            Self::Int8(Some(grid)) | Self::Conv(grid, _) | Self::W4A8 { grid, .. } => match grid {
+                ActivationGrid::Asymmetric => Activations::DynamicAsymmetric,
+                ActivationGrid::Symmetric | ActivationGrid::SymmetricFull => Activations::DynamicSymmetric,
+            },
             _ => Activations::Float,
         }
     }
@@ -245,7 +253,12 @@ impl Coded {
             Use::Conv(grid, dims) => {
                 PackedWeights::Conv(QuantizedConv2d::on(device, &codes, &scales, dims, is_sparse, grid)?)
             }
-            Use::Int4 { group } => PackedWeights::Linear(LinearWeights::int4_on(device, &codes, &scales, dims, group)),
+            Use::Int4 { group } => {
+                PackedWeights::Linear(LinearWeights::int4_on(device, &codes, &scales, dims, group, None)?)
+            }
+            Use::W4A8 { grid, group } => {
+                PackedWeights::Linear(LinearWeights::int4_on(device, &codes, &scales, dims, group, Some(grid))?)
+            }
             Use::Table => PackedWeights::Table(Table::on(device, codes, &scales, dims, is_sparse)),
             Use::Decoded => PackedWeights::Decoded(Table::on(device, codes, &scales, dims, is_sparse)),
         };

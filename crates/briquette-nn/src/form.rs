@@ -116,7 +116,16 @@ mod tests {
     #[test]
     fn every_form_round_trips_and_has_its_own_length() {
         let mut lengths = vec![Form::to_numbers(None, OutputAxis::First, 0).len()];
-        for name in ["int8", "int8-asym", "int4", "int4-g32", "int3-asym", "int8-dynamic", "int8-dynamic-sym"] {
+        for name in [
+            "int8",
+            "int8-asym",
+            "int4",
+            "int4-g32",
+            "int3-asym",
+            "int8-dynamic",
+            "int8-dynamic-sym",
+            "int4-g32-dynamic",
+        ] {
             let form = Form::of(&name.parse().unwrap());
             let with = |scale| Form { scale, ..form };
             for form in [form, with(ScaleType::F16), with(ScaleType::Log8)] {
@@ -129,6 +138,6 @@ mod tests {
         assert_eq!(Form::from_numbers(&Form::to_numbers(None, OutputAxis::Last, 9)), None);
         lengths.sort_unstable();
         lengths.dedup();
-        assert_eq!(lengths.len(), 1 + 3 * 6, "int4-g32 is as long as int4");
+        assert_eq!(lengths.len(), 1 + 3 * 7, "int4-g32 is as long as int4");
     }
 }

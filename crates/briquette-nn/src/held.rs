@@ -32,7 +32,7 @@ pub struct Held {
 ///
 /// | form | computation |
 /// |---|---|
-/// | `int8`, `sparse int8` | multiplied as integers |
+/// | `int8`, `sparse int8`, `int4 by int8` | multiplied as integers |
 /// | `int8 weight-only`, `int4` | dequantized in registers |
 /// | tables | looked up |
 /// | `f32` and other types | floats |

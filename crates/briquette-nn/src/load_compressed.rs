@@ -91,6 +91,8 @@ impl Use {
             // Each row has a scale and the sum of its codes.
             Self::Int8(_) | Self::Conv(..) => codes + 8 * n_rows,
             Self::Int4 { group } => n_rows * n_cols.div_ceil(2) + 4 * n_rows * n_cols.div_ceil(group.max(1)),
+            // Each row also has the sum of its weights.
+            Self::W4A8 { group, .. } => n_rows * n_cols.div_ceil(2) + 4 * n_rows * (1 + n_cols.div_ceil(group.max(1))),
             // A sparse table also has an offset per row.
             Self::Table | Self::Decoded if tensor.is_held_sparse() => codes + 12 * n_rows,
             Self::Table | Self::Decoded => codes + 4 * n_rows,
@@ -112,6 +114,8 @@ fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint,
     let as_product = || match (grouping, activations?) {
         (Grouping::Group(group), None) if bits <= 4 => Some(Use::Int4 { group }),
         (_, None) if is_by_row && bits <= 4 => Some(Use::Int4 { group: n_in }),
+        (Grouping::Group(group), Some(grid)) if bits <= 4 && n_in <= MAX_DEPTH => Some(Use::W4A8 { grid, group }),
+        (_, Some(grid)) if is_by_row && bits <= 4 && n_in <= MAX_DEPTH => Some(Use::W4A8 { grid, group: n_in }),
         (_, grid) if is_by_row && n_in <= MAX_DEPTH => Some(Use::Int8(grid)),
         _ => None,
     };
@@ -159,13 +163,13 @@ fn check_activations(
 ) -> Result<()> {
     let is_foreign = checkpoint.format().is_for_transformers();
     let Some(tensor) = checkpoint.stored().map(|stored| &stored.tensors[place.index]) else { return Ok(()) };
-    let is_run = matches!(what, Some(Use::Int8(Some(_)) | Use::Conv(..)));
+    let is_run = matches!(what, Some(Use::Int8(Some(_)) | Use::Conv(..) | Use::W4A8 { .. }));
     if !is_foreign || is_run || tensor.activations.is_none() || !parameter.is_linear_weight() {
         return Ok(());
     }
     let what = match tensor.activations {
         Some(ActivationRounding::Other) => "are not int8 per token",
-        _ => "are int8, but its weights are not int8 with one scale per output",
+        _ => "are int8, but its weights are neither int4 nor int8 with one scale per output",
     };
     let message = format!("its activations {what}, which is not supported here; run the model in transformers or vLLM");
     Err(Error::refused(message).at(format_args!("tensor {:?}", tensor.info.name)))

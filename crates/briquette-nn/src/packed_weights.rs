@@ -16,7 +16,7 @@ pub(crate) enum PackedWeights {
 }
 
 /// Names of the storage forms in reports.
-pub(crate) const NAMES: [&str; 9] = [
+pub(crate) const NAMES: [&str; 10] = [
     "int8",
     "sparse int8",
     "int4",
@@ -26,6 +26,7 @@ pub(crate) const NAMES: [&str; 9] = [
     "sparse int8 as floats",
     "int8 weight-only",
     "sparse int8 weight-only",
+    "int4 by int8",
 ];
 
 impl PackedWeights {

@@ -1,12 +1,13 @@
 //! Fake-quantized layer inputs for training with int8 activations.
 
 use crate::Attached;
+use briquette_core::Grouping;
 use briquette_cpu::{ActivationGrid, MAX_DEPTH};
 use briquette_methods::quant::Activations;
 use briquette_ops::compressed;
 use briquette_ops::fused::masked::ops::{fake_quantizes, with_floats};
 use burn::module::Param;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
 
 /// Fake-quantizes the input of a layer as integer kernels will quantize it.
 ///
@@ -20,7 +21,9 @@ pub(crate) fn rounded_input<const D: usize, const W: usize>(
 ) -> Tensor<D> {
     let Some(attached) = weight.reparameterization::<Attached>() else { return x };
     // Layers that are too deep for integer kernels run with float activations: see `DynamicSpec`.
-    let is_served = attached.rows().n_cols <= MAX_DEPTH;
+    // So do convolutions with several scales per output: their codes are decoded.
+    let is_decoded = W > 2 && matches!(attached.form().map(|form| form.grouping), Some(Grouping::Group(_)));
+    let is_served = attached.rows().n_cols <= MAX_DEPTH && !is_decoded;
     let Some(grid) = grid_of(attached).filter(|_| is_served && x.shape().num_elements() > 0) else { return x };
     if !fake_quantizes(&x) {
         return by_tensors(x, attached, n_cols, grid);
@@ -42,32 +45,10 @@ fn grid_of(attached: &Attached) -> Option<ActivationGrid> {
 
 /// Computes the fused CPU pass with burn's operations, in f32.
 fn by_tensors<const D: usize>(x: Tensor<D>, attached: &Attached, n_cols: usize, grid: ActivationGrid) -> Tensor<D> {
-    let (shape, dtype) = (x.shape(), x.dtype());
-    let plain = x.clone().detach().cast(DType::F32).reshape([-1, n_cols as i32]);
-    let dims = plain.dims();
-    let (scale, zero) = match grid {
-        ActivationGrid::Asymmetric => {
-            let (min, max) = (plain.clone().min_dim(1).clamp_max(0.0), plain.clone().max_dim(1).clamp_min(0.0));
-            let scale = or_one((max - min.clone()).div_scalar(255.0));
-            (scale.clone(), min.neg().div(scale).round().clamp(0.0, 255.0))
-        }
-        ActivationGrid::Symmetric | ActivationGrid::SymmetricFull => {
-            let n_steps = if grid == ActivationGrid::Symmetric { 127.0 } else { 127.5 };
-            let scale = or_one(plain.clone().abs().max_dim(1).div_scalar(n_steps));
-            (scale.clone(), scale.mul_scalar(0.0).add_scalar(128.0))
-        }
-    };
-    let codes = (plain.clone().mul(scale.clone().recip()).round() + zero.clone()).clamp(0.0, 255.0);
-    let is_unset = attached.scales().abs().max().equal_elem(0.0).reshape([1, 1]).expand(dims);
-    let rounded = (codes - zero).mul(scale).mask_where(is_unset, plain).reshape(shape);
-    let rounded = if dtype == DType::F32 { rounded } else { rounded.cast(dtype) };
+    let dims = x.dims();
+    let is_unset = attached.scales().abs().max().equal_elem(0.0).reshape([1; D]).expand(dims);
+    let rounded = compressed::round_activations(x.clone(), n_cols, grid).mask_where(is_unset, x.clone().detach());
     (x.clone() - x.detach()) + rounded
-}
-
-/// Replaces scales of 0 by 1.
-fn or_one(scale: Tensor<2>) -> Tensor<2> {
-    let is_zero = scale.clone().equal_elem(0.0);
-    scale.mask_fill(is_zero, 1.0)
 }
 
 #[cfg(all(test, feature = "flex"))]
@@ -81,7 +62,13 @@ mod tests {
     #[test]
     fn burn_operations_quantize_activations_like_the_kernel() {
         let device = Device::flex();
-        for (scheme, has_begun) in [("int8-dynamic", true), ("int8-dynamic-sym", true), ("int8-dynamic", false)] {
+        for (scheme, has_begun) in [
+            ("int8-dynamic", true),
+            ("int8-dynamic-sym", true),
+            ("int8-dynamic", false),
+            ("int4-g8-dynamic", true),
+            ("int4-dynamic-sym", true),
+        ] {
             let rule = Quantize::new("weight", scheme).unwrap();
             let rule = if has_begun { rule } else { rule.on(Schedule::constant(3..9)) };
             let layer = Compression::new().quantize(rule).attach(LinearConfig::new(40, 3).init(&device)).unwrap();

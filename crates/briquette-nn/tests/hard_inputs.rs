@@ -62,8 +62,17 @@ fn prunes() -> Vec<Prune> {
 }
 
 fn quants() -> Vec<Quantize> {
-    let schemes =
-        ["int8", "int2", "int4-asym", "int4-g4", "int4-g4-asym", "int8-dynamic", "step0.01", "step0.01-tensor"];
+    let schemes = [
+        "int8",
+        "int2",
+        "int4-asym",
+        "int4-g4",
+        "int4-g4-asym",
+        "int4-g4-dynamic",
+        "int8-dynamic",
+        "step0.01",
+        "step0.01-tensor",
+    ];
     let mut rules: Vec<Quantize> = schemes.map(|scheme| Quantize::new("fc.weight", scheme).unwrap()).into();
     rules.push(Quantize::new("fc.weight", "int4").unwrap().learned());
     for scale in [1.0, 0.0, -1.0, f32::NAN, f32::INFINITY, f32::MIN_POSITIVE] {

@@ -121,6 +121,9 @@ fn directories_load_as_codes_with_the_same_values() {
             ("int8", 0.5, "sparse int8 weight-only", 1e-5),
             ("int4-g8", 0.0, "int4", 1e-5),
             ("int4", 0.0, "int4", 1e-5),
+            ("int4-g8-dynamic", 0.0, "int4 by int8", 0.03),
+            ("int4-g8-dynamic-sym", 0.0, "int4 by int8", 0.03),
+            ("int4-dynamic", 0.5, "int4 by int8", 0.03),
             ("int4-g8-asym", 0.0, "f32", 0.0),
         ] {
             let (floats, codes) = round_trip(scheme, sparsity, &names);

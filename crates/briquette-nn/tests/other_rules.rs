@@ -35,7 +35,7 @@ fn all() -> Vec<Compression> {
         pruned(half().starting_at(0.25).unwrap().on(Schedule::linear(0..9))),
         pruned(half()).quantize(Quantize::new("hidden.weight", "int4").unwrap()),
     ];
-    all.extend(["int8", "int4", "int4-g8", "int4-g16", "int4-asym", "int8-dynamic"].map(rounded));
+    all.extend(["int8", "int4", "int4-g8", "int4-g16", "int4-asym", "int8-dynamic", "int4-g8-dynamic"].map(rounded));
     all.push(Compression::new().quantize(Quantize::new("hidden.weight", "int8").unwrap().learned()));
     all.push(Compression::new().quantize(Quantize::new("hidden.weight", "int8").unwrap().on(Schedule::once())));
     all

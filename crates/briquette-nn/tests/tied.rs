@@ -57,7 +57,7 @@ fn tied_codes_are_stored_once_for_lookup_and_product() {
 
 #[test]
 fn a_head_is_trained_on_the_rounded_inputs_that_its_codes_get() {
-    for scheme in ["int8-dynamic", "int8-dynamic-sym"] {
+    for scheme in ["int8-dynamic", "int8-dynamic-sym", "int4-g32-dynamic", "int4-dynamic"] {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("model");
         let rules = Compression::new().quantize(Quantize::new("table.weight", scheme).unwrap());
@@ -81,6 +81,8 @@ fn directories_load_as_codes_with_the_same_values() {
         ("int8", "int8 weight-only", 1e-5),
         ("int4", "int4", 1e-5),
         ("int4-g8", "int4", 1e-5),
+        ("int4-g8-dynamic", "int4 by int8", 0.03),
+        ("int4-dynamic", "int4 by int8", 0.03),
         ("int8-g8", "f32", 0.0),
     ] {
         let dir = tempfile::tempdir().unwrap();

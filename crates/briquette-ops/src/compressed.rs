@@ -25,7 +25,7 @@ mod shapes;
 mod tests;
 mod weights;
 
-pub use activations::{ActivationOps, fake_quantize_activations};
+pub use activations::{ActivationOps, fake_quantize_activations, round_activations};
 #[cfg(feature = "cuda")]
 pub use cube::gpu_of;
 pub use device::{looks_up, runs_on};

@@ -66,6 +66,9 @@ fn every_scheme_reads_back_without_manifest() {
         ("scheme = \"int8-dynamic-sym\"", "int-quantized", json!(true)),
         ("scheme = \"int8\"", "pack-quantized", Value::Null),
         ("scheme = \"int4-g16\"", "pack-quantized", Value::Null),
+        ("scheme = \"int4-g16-dynamic\"", "int-quantized", json!(false)),
+        ("scheme = \"int4-g16-dynamic-sym\"", "int-quantized", json!(true)),
+        ("scheme = \"int4-dynamic\"", "int-quantized", json!(false)),
     ];
     for (scheme, format, symmetric) in cases {
         let dir = tempfile::tempdir().unwrap();
@@ -82,6 +85,18 @@ fn every_scheme_reads_back_without_manifest() {
         assert_eq!(Checkpoint::open(&out).unwrap().format(), InputFormat::CompressedTensors, "{scheme}");
         assert_eq!(tensors(&out), ours, "{scheme}");
     }
+}
+
+#[test]
+fn schemes_of_one_layout_are_told_apart_by_the_names_of_modules() {
+    let dir = tempfile::tempdir().unwrap();
+    let stages = "[[stage]]\nkind = \"quantize\"\nroles = [\"linear\"]\nscheme = \"int8-dynamic\"\n\
+                  overrides = [{ include = [\"fc2.weight\"], scheme = \"int4-dynamic\" }]\n";
+    let out = compress(&fixture("digits"), stages, "compressed-tensors", dir.path()).unwrap();
+    let ours = tensors(&out);
+    assert_eq!(quantization(&out)["config_groups"].as_object().unwrap().len(), 2);
+    std::fs::remove_file(out.join("briquette.json")).unwrap();
+    assert_eq!(tensors(&out), ours);
 }
 
 #[test]
@@ -116,9 +131,12 @@ fn quantized_models_are_refused() {
 
 #[test]
 fn shards_have_the_same_tensors_as_one_file_with_and_without_manifest() {
-    for (format, scheme) in
-        [("compressed-tensors", "int4-g16"), ("compressed-tensors", "int8-dynamic"), ("briquette", "int8")]
-    {
+    for (format, scheme) in [
+        ("compressed-tensors", "int4-g16"),
+        ("compressed-tensors", "int8-dynamic"),
+        ("compressed-tensors", "int4-g16-dynamic"),
+        ("briquette", "int8"),
+    ] {
         let (one, many) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let stages = format!("[[stage]]\nkind = \"quantize\"\nroles = [\"linear\"]\nscheme = {scheme:?}\n");
         let whole = compress(&fixture("digits"), &stages, format, one.path()).map(|out| tensors(&out)).unwrap();

@@ -96,7 +96,7 @@ pub(crate) struct What {
     /// Seed of random scores
     #[arg(long, value_name = "N", requires = "prune_method", help_heading = "Pruning")]
     pub(crate) seed: Option<u64>,
-    /// Quantize weights with a scheme: int8, int8-dynamic, int8-dynamic-sym, int4-g128, int5-g32-asym, ...
+    /// Quantize weights with a scheme: int8, int8-dynamic, int8-dynamic-sym, int4-g128, int4-g32-dynamic, int5-g32-asym, ...
     #[arg(long, value_name = "SCHEME", help_heading = "Quantization")]
     pub(crate) quantize: Option<String>,
     /// Size budget of the weight files, such as 9.4MB; chooses a step size for each tensor, and uses gptq with

@@ -31,7 +31,7 @@ pub(super) const ROW: FormatRow = FormatRow {
 fn misfit(codes: Codes, axis: OutputAxis) -> Option<Misfit> {
     if codes.grid == GridKind::Asymmetric || ![4, 8].contains(&codes.bits) {
         let holds = "compressed-tensors supports only symmetric int8 and int4";
-        return Some(Misfit::Scheme { holds, instead: "int8, int8-dynamic or int4-gN" });
+        return Some(Misfit::Scheme { holds, instead: "int8, int8-dynamic, int4-gN or int4-gN-dynamic" });
     }
     let holds = "compressed-tensors requires weights [out, in]";
     axis.is_turned().then_some(Misfit::Turned { holds })
@@ -72,8 +72,9 @@ fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> 
     };
     let scale = part(Holds::Part(Part::Scale, None), "_scale", DType::F32, scale_shape);
     match codes.bits {
-        8 if is_int_quantized(codes, activations) => {
-            Ok(vec![part(Holds::Part(Part::Codes, None), "", DType::I8, vec![n_rows, n_cols]), scale])
+        4 | 8 if is_int_quantized(codes, activations) => {
+            let layout = (codes.bits == 4).then_some(ForeignLayout::SignedBytes { n_cols });
+            Ok(vec![part(Holds::Part(Part::Codes, layout), "", DType::I8, vec![n_rows, n_cols]), scale])
         }
         4 | 8 => {
             // An empty tensor may have any number of columns.
@@ -88,8 +89,10 @@ fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> 
     }
 }
 
-/// Returns whether codes are stored unpacked (`int-quantized`), which runtimes support only for int8 weights
-/// with int8 activations.
+/// Returns whether codes are stored unpacked, one in a byte (`int-quantized`).
+///
+/// Runtimes support this for int8 activations, with int8 weights that have one scale per row, and with int4
+/// weights: compressed-tensors infers `int-quantized` for these, and vLLM reads W4A8 only in this form.
 pub fn is_int_quantized(codes: Codes, activations: Option<&str>) -> bool {
-    codes.bits == 8 && activations.is_some() && !matches!(codes.grouping, Grouping::Group(_))
+    activations.is_some() && (codes.bits == 4 || codes.bits == 8 && !matches!(codes.grouping, Grouping::Group(_)))
 }

@@ -69,8 +69,9 @@ impl std::fmt::Display for UnknownScheme {
         write!(
             f,
             "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, or intB, intB-asym, intB-gN, \
-             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or step, stepS, stepS-tensor, \
-             stepS-frequency with a step size S from {:e} to {:e} (step0.01), optionally followed by -dynamic",
+             intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or int4 and int4-gN followed by -dynamic \
+             or -dynamic-sym (int4-g32-dynamic), or step, stepS, stepS-tensor, stepS-frequency with a step size S \
+             from {:e} to {:e} (step0.01), optionally followed by -dynamic",
             self.0,
             STEP_SIZES.start(),
             STEP_SIZES.end()
@@ -130,6 +131,33 @@ impl Scheme {
         Some(Self { weights, activations })
     }
 
+    /// Parses `int<bits>[-g<size>][-asym]`, with float activations.
+    fn of_weights(name: &str) -> Option<Self> {
+        let mut words = name.strip_prefix("int")?.split('-');
+        let n_bits = words.next().and_then(|word| word.parse().ok())?;
+        let (mut grouping, mut kind) = (Grouping::Row, GridKind::Symmetric);
+        for word in words {
+            match word.strip_prefix('g').map(str::parse) {
+                Some(Ok(size)) if size > 0 && grouping == Grouping::Row => grouping = Grouping::Group(size),
+                None if word == "asym" && kind == GridKind::Symmetric => kind = GridKind::Asymmetric,
+                _ => return None,
+            }
+        }
+        let grid = Grid::new(n_bits, kind)?;
+        let range = if grid.is_asymmetric() { ScaleSearch::MinMax } else { ScaleSearch::AbsMax };
+        let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32 };
+        Some(Self { weights, activations: Activations::Float })
+    }
+
+    /// Returns whether kernels multiply the codes by int8 activations: int8 with one scale per row, and int4.
+    fn multiplies_integers(&self) -> bool {
+        match (self.weights.grid.n_bits(), self.weights.grouping) {
+            _ if self.weights.grid.is_asymmetric() => false,
+            (8, Grouping::Row) | (4, _) => true,
+            _ => false,
+        }
+    }
+
     /// Returns whether a budget must still set the step size.
     pub fn is_open(&self) -> bool {
         self.weights.range == ScaleSearch::Step(None)
@@ -160,37 +188,23 @@ pub fn scaled_step(scheme: &str, factor: f64) -> Option<String> {
 impl std::str::FromStr for Scheme {
     type Err = UnknownScheme;
 
-    /// Parses `step[<size>][-tensor|-frequency][-dynamic]`, `int8-dynamic`, `int8-dynamic-sym`, or
-    /// `int<bits>[-g<size>][-asym]`.
+    /// Parses `step[<size>][-tensor|-frequency][-dynamic]` or `int<bits>[-g<size>][-asym]`.
     ///
-    /// Without a group size, there is one scale per channel.
+    /// Without a group size, there is one scale per channel. `int8`, `int4` and `int4-g<size>` may end in
+    /// `-dynamic` or `-dynamic-sym`, for int8 activations.
     fn from_str(name: &str) -> Result<Self, UnknownScheme> {
         let unknown = || UnknownScheme(name.to_string());
-        let activations = match name {
-            "int8-dynamic" => Some(Activations::DynamicAsymmetric),
-            "int8-dynamic-sym" => Some(Activations::DynamicSymmetric),
-            _ => None,
-        };
-        if let Some(activations) = activations {
-            return Ok(Self { activations, ..Self::INT8 });
-        }
         if let Some(rest) = name.strip_prefix("step") {
             return Self::of_step(rest).ok_or_else(unknown);
         }
-        let mut words = name.strip_prefix("int").ok_or_else(unknown)?.split('-');
-        let n_bits = words.next().and_then(|word| word.parse().ok()).ok_or_else(unknown)?;
-        let (mut grouping, mut kind) = (Grouping::Row, GridKind::Symmetric);
-        for word in words {
-            match word.strip_prefix('g').map(str::parse) {
-                Some(Ok(size)) if size > 0 && grouping == Grouping::Row => grouping = Grouping::Group(size),
-                None if word == "asym" && kind == GridKind::Symmetric => kind = GridKind::Asymmetric,
-                _ => return Err(unknown()),
+        let dynamic = [("-dynamic", Activations::DynamicAsymmetric), ("-dynamic-sym", Activations::DynamicSymmetric)];
+        for (suffix, activations) in dynamic {
+            if let Some(weights) = name.strip_suffix(suffix) {
+                let scheme = Self::of_weights(weights).filter(Self::multiplies_integers).ok_or_else(unknown)?;
+                return Ok(Self { activations, ..scheme });
             }
         }
-        let grid = Grid::new(n_bits, kind).ok_or_else(unknown)?;
-        let range = if grid.is_asymmetric() { ScaleSearch::MinMax } else { ScaleSearch::AbsMax };
-        let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32 };
-        Ok(Self { weights, activations: Activations::Float })
+        Self::of_weights(name).ok_or_else(unknown)
     }
 }
 
@@ -239,8 +253,26 @@ mod tests {
             "fp8",
             "int4-g8-g8",
             "int8-dynamic-x",
+            "int4-asym-dynamic",
+            "int3-g32-dynamic",
+            "int8-g32-dynamic",
+            "int4-dynamic-g32",
+            "int4-g32-dynamic-dynamic",
+            "int4-g32-sym",
         ] {
             assert!(bad.parse::<Scheme>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn int4_with_dynamic_activations_has_the_weights_of_int4() {
+        for weights in ["int4", "int4-g32", "int4-g64", "int4-g128", "int8"] {
+            let plain: Scheme = weights.parse().unwrap();
+            let dynamic =
+                [("-dynamic", Activations::DynamicAsymmetric), ("-dynamic-sym", Activations::DynamicSymmetric)];
+            for (suffix, activations) in dynamic {
+                assert_eq!(format!("{weights}{suffix}").parse(), Ok(Scheme { activations, ..plain }));
+            }
         }
     }
 

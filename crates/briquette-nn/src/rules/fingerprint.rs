@@ -118,6 +118,8 @@ mod tests {
             named("int4-g16"),
             named("int4-asym"),
             named("int8-dynamic"),
+            named("int4-g8-dynamic"),
+            named("int4-g8-dynamic-sym"),
             named("int8").learned(),
             named("int8").on(Schedule::once()),
         ];

@@ -1,5 +1,6 @@
 //! Products, convolutions and lookups with quantized weights.
 
+use super::activations::round_activations;
 use super::weights::{Conv2dCall, LinearWeights, Table, Weights};
 use briquette_core::{Error, ErrorKind, Result};
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -50,8 +51,8 @@ pub trait QuantizedOps: Backend {
 
 /// Computes `y[.., o] = Σᵢ x[.., i] * w[o, i] + bias[o]`.
 ///
-/// See [`int8_linear`](briquette_cpu::int8_linear), [`weight_only_linear`](briquette_cpu::weight_only_linear)
-/// and [`int4_linear`](briquette_cpu::int4_linear).
+/// See [`int8_linear`](briquette_cpu::int8_linear), [`weight_only_linear`](briquette_cpu::weight_only_linear),
+/// [`int4_linear`](briquette_cpu::int4_linear) and [`w4a8_linear`](briquette_cpu::w4a8_linear()).
 ///
 /// # Panics
 /// - If the last dimension of `x` is not the number of inputs.
@@ -61,6 +62,10 @@ pub fn linear<const D: usize>(x: Tensor<D>, weights: &LinearWeights, bias: Optio
     if let Some(bias) = &bias {
         assert_eq!(bias.dims()[0], weights.n_out(), "a bias for {} outputs", weights.n_out());
     }
+    let x = match weights.rounds_before() {
+        Some(grid) => round_activations(x, weights.n_in(), grid),
+        None => x,
+    };
     let (has_bias, x) = (bias.is_some(), x.into_dispatch());
     let bias = bias.map_or_else(|| x.clone(), Tensor::into_dispatch);
     Tensor::from_dispatch(<Dispatch as QuantizedOps>::quantized_linear(x, bias, weights.clone(), has_bias))

@@ -1,5 +1,5 @@
 use super::*;
-use briquette_cpu::{ActivationGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
+use briquette_cpu::{ActivationGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, PackedW4A8, SparseInt8};
 use burn::tensor::module;
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor, TensorData};
@@ -32,6 +32,29 @@ fn linear_layers_are_close_to_floats_in_every_format() {
     assert_eq!(dense.dims(), [2, 5, n_out]);
     assert_eq!((dense.clone() - sparse).abs().max().into_scalar::<f32>(), 0.0);
     assert!((dense - expected).abs().max().into_scalar::<f32>() < 0.2);
+}
+
+#[test]
+fn int4_by_int8_equals_weight_only_int4_with_rounded_inputs() {
+    let device = Device::flex();
+    let (n_out, n_in, group) = (40, 70, 32);
+    let codes: Vec<i8> = codes(n_out * n_in).iter().map(|code| code >> 4).collect();
+    let scales: Vec<f32> = (0..n_out * n_in.div_ceil(group)).map(|i| 0.01 + i as f32 * 1e-4).collect();
+    let floats = LinearWeights::int4(PackedInt4::new(&codes, &scales, n_out, n_in, group));
+    let x = Tensor::<3>::random([2, 5, n_in], Distribution::Uniform(-1.0, 2.0), &device);
+    let bias = Tensor::<1>::ones([n_out], &device) * 0.5;
+    for grid in [ActivationGrid::Symmetric, ActivationGrid::SymmetricFull, ActivationGrid::Asymmetric] {
+        let packed = PackedW4A8::new(&codes, &scales, n_out, n_in, group).unwrap();
+        let weights = LinearWeights::w4a8(packed, grid);
+        let y = linear(x.clone(), &weights, Some(bias.clone()));
+        let expected = linear(round_activations(x.clone(), n_in, grid), &floats, Some(bias.clone()));
+        assert!((y.clone() - expected).abs().max().into_scalar::<f32>() < 1e-4, "{grid:?}");
+        let unrounded = linear(x.clone(), &floats, Some(bias.clone()));
+        assert!((y - unrounded).abs().max().into_scalar::<f32>() > 1e-4, "{grid:?} rounds inputs");
+        let (weights, floats) = (Weights::Linear(weights), Weights::Linear(floats.clone()));
+        assert_eq!(weights.host_floats(), floats.host_floats(), "{grid:?}");
+        assert_eq!(super::codes(&weights, &device).unwrap(), super::codes(&floats, &device).unwrap(), "{grid:?}");
+    }
 }
 
 #[test]

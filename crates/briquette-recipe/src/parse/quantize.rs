@@ -17,7 +17,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawQuantize {
-    /// quantize: a named scheme such as "int8", "int8-dynamic" or "int4-g128".
+    /// quantize: a named scheme such as "int8", "int8-dynamic", "int4-g128" or "int4-g32-dynamic".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheme: Option<String>,
     /// quantize: bits per weight, 2 to 8, instead of a scheme.
@@ -190,7 +190,8 @@ impl QuantizeStage {
 
     /// Returns the scheme of a tensor: of the last matching override, or else of the stage.
     ///
-    /// A tied head gets int8 with one scale per row instead, unless the stage selects embeddings.
+    /// A tied head gets int8 with one scale per row instead, unless the stage selects embeddings. Its activations
+    /// are quantized as the scheme quantizes them.
     pub fn scheme_for(&self, name: &str, is_head: bool) -> Scheme {
         let overridden =
             || self.overrides.iter().rfind(|(patterns, _)| patterns.matches(name)).map(|(_, scheme)| scheme);
@@ -198,7 +199,7 @@ impl QuantizeStage {
             Some(scheme) => *scheme,
             None if is_head && self.spares_heads() => {
                 let weights = QuantSpec { grid: Grid::INT8, grouping: Grouping::Row, ..self.scheme.weights };
-                Scheme { weights, activations: Activations::Float }
+                Scheme { weights, ..self.scheme }
             }
             None => self.scheme,
         }

@@ -65,7 +65,7 @@ pub struct RunFigures {
     pub memory: Vec<MemoryFigures>,
     /// How weights were stored in memory and computed.
     ///
-    /// `int8` and `sparse int8` were multiplied as integers. `int8 weight-only` and `int4` were converted to
+    /// `int8`, `sparse int8` and `int4 by int8` were multiplied as integers. `int8 weight-only` and `int4` were converted to
     /// floats in registers. `int8 as floats` was decoded for each use. Tables were looked up.
     #[serde(default)]
     pub held: BTreeMap<String, HeldFigures>,

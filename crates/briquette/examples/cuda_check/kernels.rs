@@ -197,9 +197,10 @@ fn weight_only(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding>
                 LinearWeights::int8_on(device, &codes(n * k, 9), &floats(n, 2), [n, k], is_sparse, None).unwrap();
             host(compressed::linear(x(rows, device), &weights, bias(device)))
         };
-        let int4 = |device: &Device| {
+        let int4 = |device: &Device, grid: Option<ActivationGrid>| {
             let codes: Vec<i8> = codes(n * k, 10).iter().map(|code| code >> 4).collect();
-            let weights = LinearWeights::int4_on(device, &codes, &floats(n * k.div_ceil(32), 2), [n, k], 32);
+            let scales = floats(n * k.div_ceil(32), 2);
+            let weights = LinearWeights::int4_on(device, &codes, &scales, [n, k], 32, grid).unwrap();
             host(compressed::linear(x(rows, device), &weights, bias(device)))
         };
         for is_sparse in [false, true] {
@@ -207,8 +208,11 @@ fn weight_only(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding>
             let worst = difference(&int8(device, is_sparse), &int8(cpu, is_sparse));
             found.push(Finding::at_most(format!("int8 weight-only, {kind}, {rows} rows"), worst, "relative", FLOATS));
         }
-        let worst = difference(&int4(device), &int4(cpu));
+        let worst = difference(&int4(device, None), &int4(cpu, None));
         found.push(Finding::at_most(format!("int4 weight-only, {rows} rows"), worst, "relative", FLOATS));
+        let grid = Some(ActivationGrid::Asymmetric);
+        let worst = difference(&int4(device, grid), &int4(cpu, grid));
+        found.push(Finding::at_most(format!("int4 by int8, {rows} rows"), worst, "relative", RELATIVE));
     }
     found
 }

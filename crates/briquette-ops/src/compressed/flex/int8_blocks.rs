@@ -23,7 +23,7 @@ fn weights_of(layer: &CodedLinear) -> &dyn Int8Weights {
     match layer.weights.placed.on_host().expect(ELSEWHERE) {
         HostLinear::Int8(weights) => &**weights,
         HostLinear::Sparse(weights) => &**weights,
-        HostLinear::Int4(_) => panic!("found int4 weights, expected int8 for blocks in codes"),
+        HostLinear::Int4(_) | HostLinear::W4A8(_) => panic!("found int4 weights, expected int8 for blocks in codes"),
     }
 }
 

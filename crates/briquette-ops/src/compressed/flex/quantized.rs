@@ -10,6 +10,7 @@ use briquette_cpu::ActivationElement;
 use briquette_cpu::embedding::int8_embedding;
 use briquette_cpu::int4_linear;
 use briquette_cpu::int8_linear;
+use briquette_cpu::w4a8_linear;
 use briquette_cpu::weight_only_linear;
 use briquette_cpu::{ConvEpilogue, Int8Conv2d, int8_conv2d};
 use burn::backend::Flex;
@@ -48,6 +49,9 @@ fn linear<T: ActivationElement>(x: &[T], n_rows: usize, weights: &LinearWeights,
         (HostLinear::Int8(weights), None) => weight_only_linear(path, x, n_rows, &**weights, bias, &mut y),
         (HostLinear::Sparse(weights), None) => weight_only_linear(path, x, n_rows, &**weights, bias, &mut y),
         (HostLinear::Int4(weights), _) => int4_linear(path, x, n_rows, weights, bias, &mut y),
+        (HostLinear::W4A8(weights), grid) => {
+            w4a8_linear(path, x, n_rows, grid.unwrap_or_default(), weights, bias, &mut y);
+        }
     }
     y
 }

@@ -6,6 +6,7 @@ use briquette_core::Result;
 use briquette_cpu::ActivationGrid;
 use briquette_cpu::PackedInt4;
 use briquette_cpu::PackedInt8;
+use briquette_cpu::PackedW4A8;
 use briquette_cpu::SparseInt8;
 use briquette_cpu::check_depth;
 use briquette_cpu::{Int8Weights, codes_of};
@@ -25,6 +26,7 @@ pub(in crate::compressed) enum HostLinear {
     Int8(Arc<PackedInt8>),
     Sparse(Arc<SparseInt8>),
     Int4(Arc<PackedInt4>),
+    W4A8(Arc<PackedW4A8>),
 }
 
 impl HostLinear {
@@ -34,6 +36,7 @@ impl HostLinear {
             Self::Int8(weights) => weights.to_floats(),
             Self::Sparse(weights) => weights.to_floats(),
             Self::Int4(weights) => weights.to_floats(),
+            Self::W4A8(weights) => weights.to_floats(),
         }
     }
 
@@ -43,6 +46,7 @@ impl HostLinear {
             Self::Int8(weights) => weights.read_row(row, out),
             Self::Sparse(weights) => weights.read_row(row, out),
             Self::Int4(weights) => weights.read_row(row, out),
+            Self::W4A8(weights) => weights.read_row(row, out),
         }
     }
 
@@ -52,6 +56,7 @@ impl HostLinear {
             Self::Int8(weights) => codes_of(&**weights),
             Self::Sparse(weights) => codes_of(&**weights),
             Self::Int4(weights) => weights.codes(),
+            Self::W4A8(weights) => weights.codes(),
         }
     }
 }
@@ -62,6 +67,7 @@ impl WeightInfo for HostLinear {
             Self::Int8(weights) => [weights.n_out(), weights.n_in()],
             Self::Sparse(weights) => [weights.n_out(), weights.n_in()],
             Self::Int4(weights) => [weights.n_out(), weights.n_in()],
+            Self::W4A8(weights) => [weights.n_out(), weights.n_in()],
         }
     }
 
@@ -74,11 +80,12 @@ impl WeightInfo for HostLinear {
             Self::Int8(weights) => weights.n_bytes(),
             Self::Sparse(weights) => weights.n_bytes(),
             Self::Int4(weights) => weights.n_bytes(),
+            Self::W4A8(weights) => weights.n_bytes(),
         }
     }
 
     fn n_bits(&self) -> usize {
-        if matches!(self, Self::Int4(_)) { 4 } else { 8 }
+        if matches!(self, Self::Int4(_) | Self::W4A8(_)) { 4 } else { 8 }
     }
 }
 
@@ -96,6 +103,11 @@ impl LinearWeights {
     /// Returns int4 weights on the CPU; activations stay floats.
     pub fn int4(weights: PackedInt4) -> Self {
         Self::on_host(HostLinear::Int4(Arc::new(weights)), None)
+    }
+
+    /// Returns int4 weights on the CPU, with activations quantized per row.
+    pub fn w4a8(weights: PackedW4A8, grid: ActivationGrid) -> Self {
+        Self::on_host(HostLinear::W4A8(Arc::new(weights)), Some(grid))
     }
 
     const fn on_host(weights: HostLinear, grid: Option<ActivationGrid>) -> Self {
@@ -129,13 +141,34 @@ impl LinearWeights {
 
     /// Packs row-major 4-bit `codes` with the values `codes[o, i] * scales[o, i / group]` for `device`.
     ///
+    /// With a grid, activations are quantized per row.
+    ///
+    /// # Errors
+    /// Refused: with a grid, there are more than [`MAX_DEPTH`](briquette_cpu::MAX_DEPTH) inputs.
+    ///
     /// # Panics
     /// If the lengths do not match the shape, a code has more than 4 bits, or `group` is 0.
-    pub fn int4_on(device: &Device, codes: &[i8], scales: &[f32], [n_out, n_in]: [usize; 2], group: usize) -> Self {
-        match cube::int4(device, codes, scales, [n_out, n_in], group) {
-            Some(weights) => Self { placed: HostOrCuda::Cuda(weights, scales.into()), grid: None },
-            None => Self::int4(PackedInt4::new(codes, scales, n_out, n_in, group)),
+    pub fn int4_on(
+        device: &Device,
+        codes: &[i8],
+        scales: &[f32],
+        [n_out, n_in]: [usize; 2],
+        group: usize,
+        grid: Option<ActivationGrid>,
+    ) -> Result<Self> {
+        if let Some(weights) = cube::int4(device, codes, scales, [n_out, n_in], group) {
+            return Ok(Self { placed: HostOrCuda::Cuda(weights, scales.into()), grid });
         }
+        Ok(match grid {
+            Some(grid) => Self::w4a8(PackedW4A8::new(codes, scales, n_out, n_in, group)?, grid),
+            None => Self::int4(PackedInt4::new(codes, scales, n_out, n_in, group)),
+        })
+    }
+
+    /// Returns the grid on which activations are fake-quantized before the product, because no kernel of the
+    /// device multiplies these codes by int8 codes.
+    pub(in crate::compressed) fn rounds_before(&self) -> Option<ActivationGrid> {
+        self.grid.filter(|_| self.placed.on_host().is_none() && self.placed.n_bits() == 4)
     }
 
     /// Returns the number of outputs.
@@ -153,10 +186,11 @@ impl LinearWeights {
         self.placed.n_bytes()
     }
 
-    /// Returns the format: `int8`, `sparse int8`, either with `weight-only`, or `int4`.
+    /// Returns the format: `int8`, `sparse int8`, either with `weight-only`, `int4` or `int4 by int8`.
     pub fn name(&self) -> &'static str {
         match (self.placed.n_bits(), self.placed.is_sparse(), self.grid) {
-            (4, ..) => "int4",
+            (4, _, None) => "int4",
+            (4, _, Some(_)) => "int4 by int8",
             (_, false, Some(_)) => "int8",
             (_, false, None) => "int8 weight-only",
             (_, true, Some(_)) => "sparse int8",
