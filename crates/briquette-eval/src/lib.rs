@@ -46,6 +46,7 @@ pub mod outputs;
 mod pairs;
 mod prompts;
 mod quality;
+mod run_batch;
 mod run_outputs;
 pub mod samples;
 mod sampling;
