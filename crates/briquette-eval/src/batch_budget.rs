@@ -113,7 +113,7 @@ impl<'a> Pace<'a> {
         if peak <= limit {
             return Ok(());
         }
-        Err(self.refusal(format!("a batch of {n} needs about {peak} bytes to run"), limit))
+        Err(self.refusal(n, format!("a batch of {n} needs about {peak} bytes to run"), limit))
     }
 
     /// Updates the prediction after a batch of `n`, from the live and peak bytes before the batch.
@@ -133,11 +133,12 @@ impl<'a> Pace<'a> {
             self.most = n / 2;
             return Ok(());
         }
-        Err(self.refusal(format!("a batch of {n} takes {peak} bytes to run"), limit))
+        Err(self.refusal(n, format!("a batch of {n} takes {peak} bytes to run"), limit))
     }
 
-    fn refusal(&self, what: String, limit: u64) -> Error {
-        let how = if self.budget.is_auto { "smaller items or a larger limit" } else { "batch_size = \"auto\"" };
+    fn refusal(&self, n: usize, what: String, limit: u64) -> Error {
+        let is_least = self.budget.is_auto || n == 1;
+        let how = if is_least { "smaller items or a larger limit" } else { "batch_size = \"auto\"" };
         Error::refused(format!("{what}, expected at most {limit}; try {how}")).at("memory.limit")
     }
 
@@ -219,7 +220,9 @@ mod tests {
         assert_eq!(error.kind, ErrorKind::Refused);
         assert!(error.to_string().contains("a batch of 1 takes 1150 bytes to run, expected at most 1100"), "{error}");
         let error = sizes(false, Some(1100), 4, 99).unwrap_err();
-        assert!(error.to_string().contains("a batch of 1 takes 1150 bytes") && error.to_string().contains("auto"));
+        assert!(
+            error.to_string().contains("a batch of 1 takes 1150 bytes") && error.to_string().contains("smaller items")
+        );
     }
 
     #[test]
