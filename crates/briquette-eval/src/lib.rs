@@ -34,6 +34,7 @@ pub mod batch_budget;
 pub mod calibrate;
 pub mod evaluate;
 pub mod generate;
+mod gradients;
 mod image_items;
 mod images;
 mod lanes;

@@ -1,13 +1,13 @@
 //! The error of a block's outputs, and its gradients at the block's weights.
 
 use super::{BlockPart, LayerwiseRunner};
+use crate::gradients::each_gradient;
 use briquette_core::{Error, Result, Rows};
 use briquette_formats::TensorSource;
-use briquette_models::{BlockState, HostValue, still};
+use briquette_models::{BlockState, GraphNet, HostValue, still};
 use briquette_nn::NameMap;
-use briquette_nn::module::{Parameter, Trail, read_f32};
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{FloatDType, Gradients, Tensor};
+use briquette_nn::module::Parameter;
+use burn::tensor::Gradients;
 use std::collections::BTreeMap;
 
 impl LayerwiseRunner<'_> {
@@ -114,16 +114,15 @@ fn squares(values: &[HostValue]) -> f64 {
 }
 
 /// Returns the gradients of a network's weights by their names in files, row-major.
-fn gradients_of<M: Module>(network: &M, names: &NameMap, gradients: &Gradients) -> Result<BTreeMap<String, Vec<f32>>> {
-    let mut visitor = Visitor { gradients, trail: Trail::default(), found: Ok(BTreeMap::new()) };
-    network.visit(&mut visitor);
-    let (mut found, mut by_name) = (visitor.found?, BTreeMap::new());
-    for parameter in names.parameters(network)? {
-        if let Some(values) = found.remove(&parameter.path) {
-            by_name.insert(names.file_name(&parameter), by_rows(&parameter, values));
-        }
-    }
-    Ok(by_name)
+fn gradients_of(network: &GraphNet, names: &NameMap, gradients: &Gradients) -> Result<BTreeMap<String, Vec<f32>>> {
+    let mut found = BTreeMap::new();
+    // Vectors are not rounded.
+    let is_matrix = |parameter: &Parameter, _: &str| parameter.shape.0.len() > 1;
+    each_gradient(network, names, gradients, is_matrix, &mut |parameter, name, values| {
+        found.insert(name.to_string(), by_rows(parameter, values));
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// Returns values in a parameter's own order as rows of outputs.
@@ -135,36 +134,6 @@ fn by_rows(parameter: &Parameter, values: Vec<f32>) -> Vec<f32> {
     let mut turned = vec![0.0_f32; values.len()];
     rows.turn(bytemuck::cast_slice(&values), bytemuck::cast_slice_mut(&mut turned), 4);
     turned
-}
-
-struct Visitor<'a> {
-    gradients: &'a Gradients,
-    trail: Trail,
-    found: Result<BTreeMap<String, Vec<f32>>>,
-}
-
-impl ModuleVisitor for Visitor<'_> {
-    fn enter_module(&mut self, name: &str, container_type: &str) {
-        self.trail.enter(name, container_type);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.trail.exit();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // Parameters of other blocks stay uninitialized. Vectors are not rounded.
-        if D > 1
-            && param.is_initialized()
-            && let Some(gradient) = param.val().grad(self.gradients)
-            && let Ok(found) = &mut self.found
-        {
-            match read_f32(gradient.cast(FloatDType::F32), "gradients") {
-                Ok(values) => drop(found.insert(self.trail.path(), values)),
-                Err(error) => self.found = Err(error),
-            }
-        }
-    }
 }
 
 #[cfg(test)]

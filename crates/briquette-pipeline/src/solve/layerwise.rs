@@ -5,7 +5,6 @@ use super::fake_quantized::Simulated;
 use super::found::{Found, unit_at};
 use super::job::{SolveJob, layer_of};
 use super::one::Solver;
-use super::signround;
 use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, Result};
 use briquette_eval::LayerwiseRunner;
@@ -20,6 +19,9 @@ use std::sync::Arc;
 
 /// The number of a group of linear layers with the same inputs, and its tensors.
 type GroupTensors = (usize, Vec<usize>);
+
+/// The number of steps in which the rounding of a block is learned.
+pub(super) const N_LEARNING_STEPS: usize = 200;
 
 /// The state of a layerwise compression.
 pub(super) struct LayerwiseSolve<'j, 'p, 's> {
@@ -44,7 +46,7 @@ impl LayerwiseSolve<'_, '_, '_> {
         job.options.progress.begin("solve", 0);
         // A corrected block runs twice to the end, and up to each of its groups, of which most have four.
         let n_of_block = if self.calibration.is_corrected { 6 } else { 2 };
-        let n_steps = if self.plan.tensors.iter().any(|tensor| tensor.solve.learns) { signround::N_STEPS } else { 0 };
+        let n_steps = if self.plan.tensors.iter().any(|tensor| tensor.solve.learns) { N_LEARNING_STEPS } else { 0 };
         let n_passes = (n_of_block * self.runner.n_batches() + n_steps) * self.runner.n_blocks();
         let mut n_done = 0;
         let mut after = |_, _| {

@@ -2,7 +2,7 @@
 
 use super::fake_quantized::Simulated;
 use super::found::unit_at;
-use super::layerwise::LayerwiseSolve;
+use super::layerwise::{LayerwiseSolve, N_LEARNING_STEPS};
 use super::one::Solver;
 use super::source::SolvedSource;
 use super::unit::{SolvedUnit, UpdatedTensor};
@@ -12,9 +12,6 @@ use briquette_formats::TensorSource;
 use briquette_methods::reconstruct::SignRound;
 use briquette_report::SolvedLayer;
 use briquette_writer::{Plan, TensorPlan};
-
-/// The number of steps for each block. The rate falls linearly from 1/200 to 0, so that a shift can reach half a step.
-pub(super) const N_STEPS: usize = 200;
 
 /// The least number of tokens or images whose outputs give the gradient of a step.
 const STEP_POSITIONS: usize = 1024;
@@ -64,9 +61,10 @@ impl LayerwiseSolve<'_, '_, '_> {
             runner.part_of(&tensor.info.name) == BlockPart::Block(block)
         })?;
         let (before, parts) = (runner.block_error(&simulated, target)?, runner.mixed_batches(STEP_POSITIONS));
-        for step in 0..N_STEPS {
+        // The rate falls linearly from 1/200 to 0, so that a shift can reach half a step.
+        for step in 0..N_LEARNING_STEPS {
             let gradients = runner.block_gradients(&simulated, target, &parts[step % parts.len()])?;
-            let rate = (1.0 - step as f32 / N_STEPS as f32) / N_STEPS as f32;
+            let rate = (1.0 - step as f32 / N_LEARNING_STEPS as f32) / N_LEARNING_STEPS as f32;
             for learned in &mut tensors {
                 let name = &plan.tensors[learned.index].info.name;
                 let gradient =
@@ -74,7 +72,7 @@ impl LayerwiseSolve<'_, '_, '_> {
                 job.workers.install(|| learned.rounding.step(gradient, rate));
                 simulated.hold(&plan.tensors[learned.index], learned.index, &learned.rounding.values());
             }
-            after(step, N_STEPS)?;
+            after(step, N_LEARNING_STEPS)?;
         }
         let mut left = runner.block_error(&simulated, target)? / before;
         // Also if an error is not finite, or there was none before.
