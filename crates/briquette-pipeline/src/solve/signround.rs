@@ -74,12 +74,13 @@ impl LayerwiseSolve<'_, '_, '_> {
             }
             after(step, N_LEARNING_STEPS)?;
         }
-        let mut left = runner.block_error(&simulated, target)? / before;
-        // Also if an error is not finite, or there was none before.
-        if !(left < 1.0) {
-            left = 1.0;
+        let left = runner.block_error(&simulated, target)? / before;
+        // It is not a number if an error is not finite, or if there was none before.
+        let is_nearer = left < 1.0;
+        if !is_nearer {
             tensors.iter_mut().for_each(|learned| learned.rounding.reset());
         }
+        let left = if is_nearer { left } else { 1.0 };
         let mut unit = SolvedUnit::default();
         for learned in tensors {
             let mut figures = found.layers.get(&learned.index).cloned();
