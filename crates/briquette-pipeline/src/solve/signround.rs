@@ -6,7 +6,7 @@ use super::layerwise::{LayerwiseSolve, N_LEARNING_STEPS};
 use super::one::Solver;
 use super::source::SolvedSource;
 use super::unit::{SolvedUnit, UpdatedTensor};
-use briquette_core::{Decision, Error, Grouping, Mask, QuantParams, Result};
+use briquette_core::{Decision, Error, Mask, QuantParams, Result};
 use briquette_eval::layerwise::BlockPart;
 use briquette_formats::TensorSource;
 use briquette_methods::reconstruct::SignRound;
@@ -105,8 +105,7 @@ impl LearnedTensor {
         let bits = source.keep(index, 0..n_rows)?;
         let keep = (!bits.is_empty()).then(|| Mask::from_bits(n_rows, n_cols, bits));
         // A budget has counted the bytes that its steps take.
-        let learns_scales = !quant.spec.range.is_step() && quant.spec.grouping != Grouping::Tensor;
-        let scales = (quant.spec.scale, learns_scales);
+        let scales = (quant.spec.scale, !quant.spec.range.is_step());
         let rounding = SignRound::new((&weights, &rounded), n_cols, grids, keep.clone(), scales);
         Ok(Self { index, keep, rounding })
     }
