@@ -13,7 +13,8 @@ use cubecl_runtime::tune::{LocalTuner, Tunable, TunableSet};
 const FEW: usize = 8;
 
 /// The candidate kernels with matrix instructions. All of them give the same sums.
-pub const WAYS: [Way; 7] = [
+pub const WAYS: [Way; 8] = [
+    Way::Warpgroups,
     Way::Mma(MmaTile::MEDIUM),
     Way::Mma(MmaTile::LARGE),
     Way::Mma(MmaTile::SMALL),

@@ -17,8 +17,8 @@ const WARP: usize = 32;
 /// Cube `(outputs, rows)`; `rows` is the number of rows that are processed together.
 #[cube(launch_unchecked)]
 pub fn few_rows_codes<F: Float>(
-    a: &[u32],
-    b: &[u32],
+    a: &[Vector<u32, Const<4>>],
+    b: &[Vector<u32, Const<4>>],
     row_scales: &[f32],
     row_zeros: &[i32],
     col_sums: &[i32],
@@ -28,33 +28,38 @@ pub fn few_rows_codes<F: Float>(
     y: &mut [F],
     n_rows: u32,
     n_cols: u32,
-    row_words: u32,
+    row_vectors: u32,
     layout: OutputLayout,
     #[comptime] rows: usize,
     #[comptime] epilogue: EpilogueFlags,
     #[define(F)] _dtype: ElemType,
 ) {
     let lane = UNIT_POS as usize % WARP;
-    let (n_rows, n_cols, row_words) = (n_rows as usize, n_cols as usize, row_words as usize);
+    let (n_rows, n_cols, row_vectors) = (n_rows as usize, n_cols as usize, row_vectors as usize);
     let (first_row, first_col) = (CUBE_POS_Y as usize * rows, layout.first_col as usize + first_output());
     let mut sums = Array::<i32>::new(comptime!(rows * OUTPUTS));
     #[unroll]
     for i in 0..comptime!(rows * OUTPUTS) {
         sums[i] = 0i32;
     }
-    let mut word = lane;
-    while word < row_words {
+    let mut vector = lane;
+    while vector < row_vectors {
+        let mut weights = Array::<Vector<u32, Const<4>>>::new(OUTPUTS);
+        #[unroll]
+        for col in 0..OUTPUTS {
+            weights[col] = b[min(first_col + col, n_cols - 1) * row_vectors + vector];
+        }
         #[unroll]
         for row in 0..rows {
-            let codes = i32::reinterpret(a[min(first_row + row, n_rows - 1) * row_words + word]);
+            let codes = a[min(first_row + row, n_rows - 1) * row_vectors + vector];
             #[unroll]
-            for col in 0..OUTPUTS {
-                let weights = i32::reinterpret(b[min(first_col + col, n_cols - 1) * row_words + word]);
-                let at = comptime!(row * OUTPUTS + col);
-                sums[at] = dp4a(codes, weights, sums[at]);
+            for at in 0..comptime!(OUTPUTS * 4) {
+                let sum = comptime!(row * OUTPUTS + at / 4);
+                let of_weights = i32::reinterpret(weights[comptime!(at / 4)].extract(comptime!(at % 4)));
+                sums[sum] = dp4a(i32::reinterpret(codes.extract(comptime!(at % 4))), of_weights, sums[sum]);
             }
         }
-        word += WARP;
+        vector += WARP;
     }
     sync_plane();
     #[unroll]
@@ -74,43 +79,53 @@ pub fn few_rows_codes<F: Float>(
 
 /// Multiplies rows of floats by rows of int8 weights with a scale for each output: cube `(outputs, rows)`.
 ///
-/// The number of inputs is a multiple of four; `row_words` may be larger than needed for them.
+/// The number of inputs is a multiple of four. A row of weights has `row_vectors` vectors of 16 codes, the last of which
+/// may have more than the inputs.
 #[cube(launch_unchecked)]
 pub fn few_rows_int8<F: Float>(
     x: &[Vector<F, Const<4>>],
-    b: &[u32],
+    b: &[Vector<u32, Const<4>>],
     col_scales: &[f32],
     shift: &[f32],
     y: &mut [F],
     n_rows: u32,
     n_cols: u32,
     row_quads: u32,
-    row_words: u32,
+    row_vectors: u32,
     #[comptime] rows: usize,
     #[comptime] has_shift: bool,
     #[define(F)] _dtype: ElemType,
 ) {
     let lane = UNIT_POS as usize % WARP;
-    let (n_rows, n_cols, row_words) = (n_rows as usize, n_cols as usize, row_words as usize);
+    let (n_rows, n_cols, row_vectors) = (n_rows as usize, n_cols as usize, row_vectors as usize);
     let row_quads = row_quads as usize;
     let (first_row, first_col) = (CUBE_POS_Y as usize * rows, first_output());
     let mut sums = zeros(comptime!(rows * OUTPUTS));
-    let mut quad = lane;
-    while quad < row_quads {
+    let mut vector = lane;
+    while vector < row_vectors {
+        let mut codes = Array::<Vector<u32, Const<4>>>::new(OUTPUTS);
         #[unroll]
         for col in 0..OUTPUTS {
-            let codes = b[min(first_col + col, n_cols - 1) * row_words + quad] ^ 0x8080_8080u32;
-            #[unroll]
-            for row in 0..rows {
-                let values = Vector::<f32, Const<4>>::cast_from(x[min(first_row + row, n_rows - 1) * row_quads + quad]);
+            codes[col] = b[min(first_col + col, n_cols - 1) * row_vectors + vector];
+        }
+        #[unroll]
+        for part in 0..4usize {
+            let quad = vector * 4 + part;
+            if quad < row_quads {
                 #[unroll]
-                for k in 0..4usize {
-                    let weight = float_of((codes >> comptime!(k as u32 * 8)) & 0xffu32, 128.0f32);
-                    sums[comptime!(row * OUTPUTS + col)] += values.extract(k) * weight;
+                for row in 0..rows {
+                    let of_row = x[min(first_row + row, n_rows - 1) * row_quads + quad];
+                    let values = Vector::<f32, Const<4>>::cast_from(of_row);
+                    #[unroll]
+                    for at in 0..comptime!(OUTPUTS * 4) {
+                        let word = codes[comptime!(at / 4)].extract(part) ^ 0x8080_8080u32;
+                        let weight = float_of((word >> comptime!((at % 4) as u32 * 8)) & 0xffu32, 128.0f32);
+                        sums[comptime!(row * OUTPUTS + at / 4)] += values.extract(comptime!(at % 4)) * weight;
+                    }
                 }
             }
         }
-        quad += WARP;
+        vector += WARP;
     }
     #[unroll]
     for j in 0..OUTPUTS {

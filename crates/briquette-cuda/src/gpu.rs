@@ -1,7 +1,7 @@
 //! Device buffers, and kernel launches.
 
 use cubecl_core::client::Client;
-use cubecl_core::ir::features::MmaConfig;
+use cubecl_core::ir::features::{MmaConfig, Tma};
 use cubecl_core::ir::{ElemType, IntKind};
 use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::Handle;
@@ -89,6 +89,13 @@ impl Gpu {
         let (int8, int32) = (ElemType::Int(IntKind::I8), ElemType::Int(IntKind::I32));
         let config = MmaConfig { a_type: int8, b_type: int8, cd_type: int32, m: 16, n: 8, k: 32 };
         self.client.features().matmul.mma.contains(&config)
+    }
+
+    /// Returns whether the device has the matrix instructions of Hopper, which four warps execute together.
+    pub fn has_warpgroup_matrices(&self) -> bool {
+        // Hopper's copies of tensors came with them. Later devices have neither them nor only these copies.
+        let copies = self.client.features().tma;
+        copies.contains(Tma::Base) && !copies.contains(Tma::Im2colWide)
     }
 }
 

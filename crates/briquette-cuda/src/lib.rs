@@ -28,6 +28,7 @@ mod stored;
 pub mod sums;
 mod table;
 mod way;
+pub mod wgmma;
 
 pub use conv2d::DeviceConv2d;
 pub use conv2d_steps::Conv2dSteps;
@@ -43,3 +44,6 @@ pub use way::Way;
 
 /// 32-bit floats.
 pub const F32: ElemType = ElemType::Float(cubecl_core::ir::FloatKind::F32);
+
+/// 16-bit brain floats.
+pub const BF16: ElemType = ElemType::Float(cubecl_core::ir::FloatKind::BF16);

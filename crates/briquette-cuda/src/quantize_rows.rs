@@ -1,7 +1,7 @@
 //! Quantization of activations to 8-bit codes, with a scale and a zero point for each row.
 //!
 //! Codes and zero points are those of `briquette-cpu` minus 128, so that they are signed. For rows as wide as
-//! images, the ranges of their parts are computed first, to use the whole device.
+//! images, the ranges of their parts are computed first, to use the whole device. Values are read as vectors of one or four.
 
 use cubecl_core as cubecl;
 use cubecl_core::ir::ElemType;
@@ -33,8 +33,8 @@ struct RowScale {
 
 /// Quantizes one row per cube.
 #[cube(launch_unchecked)]
-pub fn quantize_rows<F: Float>(
-    x: &[F],
+pub fn quantize_rows<F: Float, N: Size>(
+    x: &[Vector<F, N>],
     codes: &mut [u32],
     scales: &mut [f32],
     zeros: &mut [i32],
@@ -44,8 +44,8 @@ pub fn quantize_rows<F: Float>(
     #[define(F)] _dtype: ElemType,
 ) {
     let (row, n_cols, row_words) = (CUBE_POS_X as usize, n_cols as usize, row_words as usize);
-    let start = row * n_cols;
-    let span = span_of::<F>(x, start, start + n_cols);
+    let (start, n_vectors) = (row * (n_cols / N::value()), n_cols / N::value());
+    let span = span_of::<F, N>(x, start, start + n_vectors);
     let found = scale_of(span.least, span.most, span.magnitude, symmetric);
     if UNIT_POS == 0 {
         scales[row] = found.scale;
@@ -53,15 +53,15 @@ pub fn quantize_rows<F: Float>(
     }
     let mut word = UNIT_POS as usize;
     while word < row_words {
-        codes[row * row_words + word] = word_of::<F>(x, start, word, n_cols, found.scale, found.inverse, found.zero);
+        codes[row * row_words + word] = word_of::<F, N>(x, start, word, n_cols, found.scale, found.inverse, found.zero);
         word += UNITS;
     }
 }
 
 /// Writes the value range of each part of each row: cube `(part, row)`.
 #[cube(launch_unchecked)]
-pub fn spans<F: Float>(
-    x: &[F],
+pub fn spans<F: Float, N: Size>(
+    x: &[Vector<F, N>],
     least: &mut [f32],
     most: &mut [f32],
     magnitude: &mut [u32],
@@ -69,10 +69,10 @@ pub fn spans<F: Float>(
     part_cols: u32,
     #[define(F)] _dtype: ElemType,
 ) {
-    let start = CUBE_POS_Y as usize * n_cols as usize;
+    let start = CUBE_POS_Y as usize * (n_cols as usize / N::value());
     let from = CUBE_POS_X * part_cols;
     let to = min(from + part_cols, n_cols);
-    let span = span_of::<F>(x, start + from as usize, start + to as usize);
+    let span = span_of::<F, N>(x, start + from as usize / N::value(), start + to as usize / N::value());
     if UNIT_POS == 0 {
         let at = (CUBE_POS_Y * CUBE_COUNT_X + CUBE_POS_X) as usize;
         least[at] = span.least;
@@ -116,8 +116,8 @@ pub fn row_scales(
 
 /// Writes the codes of rows with known scales, one unit per word of `[n_rows, row_words]`.
 #[cube(launch_unchecked)]
-pub fn encode<F: Float>(
-    x: &[F],
+pub fn encode<F: Float, N: Size>(
+    x: &[Vector<F, N>],
     scales: &[f32],
     inverses: &[f32],
     zeros: &[i32],
@@ -131,23 +131,27 @@ pub fn encode<F: Float>(
     if at < n_words as usize {
         let (row, word) = (at / row_words as usize, at % row_words as usize);
         let n_cols = n_cols as usize;
-        codes[at] = word_of::<F>(x, row * n_cols, word, n_cols, scales[row], inverses[row], zeros[row]);
+        codes[at] = word_of::<F, N>(x, row * (n_cols / N::value()), word, n_cols, scales[row], inverses[row], zeros[row]);
     }
 }
 
 /// Returns the value range of `x[from..to]`, computed by all units of a cube together.
 #[cube]
-fn span_of<F: Float>(x: &[F], from: usize, to: usize) -> Span {
+fn span_of<F: Float, N: Size>(x: &[Vector<F, N>], from: usize, to: usize) -> Span {
     let unit = UNIT_POS as usize;
     let mut least = 0.0f32;
     let mut most = 0.0f32;
     let mut magnitude = 0u32;
     let mut at = from + unit;
     while at < to {
-        let value = f32::cast_from(x[at]);
-        least = min(least, value);
-        most = max(most, value);
-        magnitude = max(magnitude, u32::reinterpret(value) & 0x7fff_ffffu32);
+        let values = Vector::<f32, N>::cast_from(x[at]);
+        #[unroll]
+        for lane in 0..N::value() {
+            let value = values.extract(lane);
+            least = min(least, value);
+            most = max(most, value);
+            magnitude = max(magnitude, u32::reinterpret(value) & 0x7fff_ffffu32);
+        }
         at += UNITS;
     }
     let mut all_least = Shared::<[f32]>::new_slice(UNITS);
@@ -207,16 +211,26 @@ fn scale_of(least: f32, most: f32, magnitude: u32, #[comptime] symmetric: bool) 
     RowScale { scale, zero, inverse }
 }
 
-/// Returns four codes of a row of `n_cols` values that starts at `start`; after the last column, codes of zero.
+/// Returns four codes of a row of `n_cols` values that starts at vector `start`; after the last column, codes of zero.
 #[cube]
-fn word_of<F: Float>(x: &[F], start: usize, word: usize, n_cols: usize, scale: f32, inverse: f32, zero: i32) -> u32 {
+fn word_of<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    start: usize,
+    word: usize,
+    n_cols: usize,
+    scale: f32,
+    inverse: f32,
+    zero: i32,
+) -> u32 {
+    let lanes = N::value().comptime();
     let mut packed = 0u32;
     #[unroll]
     for i in 0..4usize {
         let col = word * 4 + i;
         let mut value = 0.0f32;
         if col < n_cols {
-            value = f32::cast_from(x[start + col]);
+            let vector = x[start + word * comptime!(4 / lanes) + comptime!(i / lanes)];
+            value = f32::cast_from(vector.extract(comptime!(i % lanes)));
         }
         packed |= code_of(value, scale, inverse, zero) << comptime!(i as u32 * 8);
     }

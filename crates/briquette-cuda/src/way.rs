@@ -4,6 +4,7 @@ use crate::bitmask::BLOCK_ROWS;
 use crate::cubek::Cubek;
 use crate::launch::{self, Floats, Product};
 use crate::mma::MmaTile;
+use crate::wgmma;
 use std::fmt;
 
 /// A kernel for products of codes.
@@ -11,6 +12,8 @@ use std::fmt;
 pub enum Way {
     /// Matrix instructions.
     Mma(MmaTile),
+    /// Matrix instructions of Hopper.
+    Warpgroups,
     /// Matrix instructions, with a kernel of CubeK.
     Cubek(Cubek),
     /// Dot products, several outputs per warp.
@@ -23,6 +26,7 @@ impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mma(tile) => write!(f, "{}x{} tiles", tile.extents()[0], tile.extents()[1]),
+            Self::Warpgroups => write!(f, "{}x{} tiles of warpgroups", wgmma::ROWS, wgmma::COLS),
             Self::Cubek(strategy) => write!(f, "CubeK {strategy:?}"),
             Self::FewRows => f.write_str("few rows"),
             Self::Dp4a => f.write_str("dot products"),
@@ -46,6 +50,7 @@ pub(crate) fn multiply_by(way: Way, product: &Product, y: &Floats) -> Result<(),
             let is_within = weights.is_sparse() && !product.place.first_col.is_multiple_of(BLOCK_ROWS);
             launch::product_mma(gpu, product, is_within.then(words).as_ref(), tile, y);
         }
+        Way::Warpgroups => return launch::product_wgmma(gpu, product, &words(), y),
         Way::Cubek(strategy) => return launch::product_cubek(gpu, product, &words(), strategy, y),
         Way::FewRows => launch::few_rows_codes(gpu, product, &words(), y),
         Way::Dp4a => launch::product_dp4a(gpu, product, &words(), y),

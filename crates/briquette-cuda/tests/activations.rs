@@ -69,11 +69,16 @@ fn assert_rows(x: &[Vec<f32>], is_symmetric: bool, words: &[u32], scales: &[f32]
     }
 }
 
+/// Returns the size of the vectors that rows of `n_cols` values consist of.
+const fn lanes(n_cols: usize) -> usize {
+    if n_cols.is_multiple_of(4) { 4 } else { 1 }
+}
+
 fn quantize<E: CubeElement>(x: &[E], dtype: ElemType, n_rows: usize, is_symmetric: bool) -> Option<[Buffer; 3]> {
     let (gpu, n_cols) = (Gpu::sm(75), x.len() / n_rows);
     let row_words = pack::row_words(n_cols);
-    let kernel =
-        kernel!(gpu, CubeDim::new_1d(256), quantize_rows::QuantizeRows::new, [b b b b], (), (), is_symmetric, dtype);
+    let (block, lanes) = (CubeDim::new_1d(256), lanes(n_cols));
+    let kernel = kernel!(gpu, block, quantize_rows::QuantizeRows::new, [b b b b], (), (), lanes, is_symmetric, dtype);
     let out = Emulated::new(gpu, Box::new(kernel))?.run(
         [n_rows as u32, 1, 1],
         [
@@ -115,13 +120,18 @@ fn half_floats_are_quantized_like_equal_floats() {
 #[test]
 fn rows_in_parts_are_quantized_like_whole_rows() {
     let gpu = Gpu::sm(75);
-    let (n_cols, part) = (700, 256);
+    for n_cols in [700, 701] {
+        assert_parts(gpu, n_cols, 256);
+    }
+}
+
+fn assert_parts(gpu: Gpu, n_cols: usize, part: usize) {
     let rows = hard_rows(n_cols);
     let (n_rows, n_parts, row_words) = (rows.len(), n_cols.div_ceil(part), pack::row_words(n_cols));
     let x = rows.concat();
     let block = CubeDim::new_1d(256);
     for is_symmetric in [false, true] {
-        let kernel = kernel!(gpu, block, spans::Spans::new, [b b b b], (), (), F32);
+        let kernel = kernel!(gpu, block, spans::Spans::new, [b b b b], (), (), lanes(n_cols), F32);
         let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
         let n = n_rows * n_parts;
         let poisoned = || Buffer::poisoned::<f32>(n);
@@ -139,7 +149,7 @@ fn rows_in_parts_are_quantized_like_whole_rows() {
         let out =
             kernel.run([1, 1, 1], [least, most, magnitude, each(), each(), Buffer::poisoned::<i32>(n_rows)], sizes);
         let (scales, inverses, zeros) = (out[3].to_vec::<f32>(), out[4].to_vec::<f32>(), out[5].to_vec::<i32>());
-        let kernel = kernel!(gpu, block, encode::Encode::new, [b b b b b], (), (), (), F32);
+        let kernel = kernel!(gpu, block, encode::Encode::new, [b b b b b], (), (), (), lanes(n_cols), F32);
         let kernel = Emulated::new(gpu, Box::new(kernel)).expect("a compiler");
         let n_words = n_rows * row_words;
         let out = kernel.run(

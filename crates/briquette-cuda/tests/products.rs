@@ -128,16 +128,18 @@ impl Case {
         Some(out[11].to_vec())
     }
 
+    /// Runs a kernel that reads `lanes` words at once.
     fn by_words(
         &self,
         gpu: Gpu,
         kernel: Box<dyn cubecl_runtime::kernel::CubeKernel>,
         cubes: [u32; 3],
+        lanes: usize,
     ) -> Option<Vec<f32>> {
         let [m, n, k] = self.shape;
         let kernel = Emulated::new(gpu, kernel)?;
         let [a, b] = [(&self.a, m), (&self.b, n)].map(|(codes, rows)| Buffer::of(&pack::rows(codes, rows, k)));
-        let out = kernel.run(cubes, [a, b].into_iter().chain(self.rest()), self.scalars(pack::row_words(k)));
+        let out = kernel.run(cubes, [a, b].into_iter().chain(self.rest()), self.scalars(pack::row_words(k) / lanes));
         Some(out[8].to_vec())
     }
 
@@ -147,7 +149,7 @@ impl Case {
         let kernel = kernel!(gpu, block, new, [b b b b b b b b b], (), (), (), target(), self.finish, F32);
         let [m, n, _] = self.shape;
         let n_cubes = (m * (n - self.first_col)).div_ceil(256);
-        self.by_words(gpu, Box::new(kernel), [n_cubes as u32, 1, 1])
+        self.by_words(gpu, Box::new(kernel), [n_cubes as u32, 1, 1], 1)
     }
 
     /// Returns the outputs computed from existing sums.
@@ -172,7 +174,7 @@ impl Case {
         let kernel = kernel!(gpu, block, new, [b b b b b b b b b], (), (), (), target(), rows, self.finish, F32);
         let [m, n, _] = self.shape;
         let cubes = [(n - self.first_col).div_ceil(WARPS * OUTPUTS), m.div_ceil(rows), 1];
-        self.by_words(gpu, Box::new(kernel), cubes.map(|n| n as u32))
+        self.by_words(gpu, Box::new(kernel), cubes.map(|n| n as u32), 4)
     }
 }
 

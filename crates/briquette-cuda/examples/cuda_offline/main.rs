@@ -31,6 +31,7 @@ const SHOWN: u32 = 90;
 /// The first generation with int8 matrix instructions of this shape.
 const FIRST_WITH_MATRICES: u32 = 80;
 const MATRICES: &str = "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32";
+const WARPGROUPS: &str = "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8";
 const SHAPE: &str = "m16n8k32";
 const DOTS: &str = "dp4a.s32.s32";
 /// Static shared memory of a block. More has to be requested at launch, as CubeCL does for dynamic shared memory.
@@ -165,6 +166,7 @@ impl Compilers {
         let ptx = ptx?;
         let instruction = match job.uses {
             Instruction::Matrices => MATRICES,
+            Instruction::Warpgroups => WARPGROUPS,
             Instruction::Dots => DOTS,
             Instruction::Plain => "",
         };

@@ -8,6 +8,7 @@ use crate::int8::Int8;
 use crate::mma::{self, MmaTile};
 use crate::stored::{DeviceBitmask, DeviceCodes};
 use crate::sums;
+use crate::wgmma;
 use cubecl_core::prelude::{BufferArg, CubeDim};
 
 /// The operands, output positions and epilogue of a product.
@@ -74,6 +75,43 @@ pub(crate) fn product_mma(gpu: &Gpu, product: &Product, words: Option<&DeviceBuf
             y.dtype,
         );
     }
+}
+
+/// Computes a product of dense weights with the matrix instructions of Hopper.
+///
+/// # Errors
+/// The device does not have them.
+pub(crate) fn product_wgmma(gpu: &Gpu, product: &Product, words: &DeviceBuffer, y: &Floats) -> Result<(), String> {
+    if !gpu.has_warpgroup_matrices() {
+        return Err("the device has no matrix instructions for warpgroups".into());
+    }
+    let codes = product.codes;
+    let [row_scales, zeros, sums, scales, scale, shift] = product.args();
+    // SAFETY: for rows and columns beyond the last, the last is read and nothing is written; rows of codes and
+    // weights have the same length.
+    unsafe {
+        wgmma::product_wgmma::launch_unchecked(
+            gpu.client(),
+            cubes(groups(product.n_cols(), wgmma::COLS), groups(codes.n_rows, wgmma::ROWS)),
+            CubeDim::new_1d(wgmma::UNITS as u32),
+            codes.arg(4),
+            arg(words, 16),
+            row_scales,
+            zeros,
+            sums,
+            scales,
+            scale,
+            shift,
+            y.arg(1),
+            u32_of(codes.n_rows),
+            u32_of(product.place.end_col),
+            u32_of(codes.row_words / 4),
+            product.place.launch(),
+            product.epilogue.flags(),
+            y.dtype,
+        );
+    }
+    Ok(())
 }
 
 /// Computes a product of dense weights with dot products of four codes.

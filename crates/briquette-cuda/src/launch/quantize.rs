@@ -24,7 +24,8 @@ pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool)
                 gpu.client(),
                 cubes(x.n_rows, 1),
                 CubeDim::new_1d(quantize_rows::UNITS as u32),
-                x.arg(1),
+                lanes(x),
+                x.arg(lanes(x)),
                 codes.arg(1),
                 arg(&rows.scales, 4),
                 arg(&rows.zeros, 4),
@@ -38,6 +39,11 @@ pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool)
         quantize_parts(gpu, x, &codes, &rows, symmetric);
     }
     (codes, rows)
+}
+
+/// Returns the size of the vectors that rows consist of.
+const fn lanes(x: &Floats) -> usize {
+    if x.n_cols.is_multiple_of(4) { 4 } else { 1 }
 }
 
 /// Quantizes wide rows from the value ranges of their parts.
@@ -55,7 +61,8 @@ fn quantize_parts(gpu: &Gpu, x: &Floats, codes: &CodeWords, rows: &RowScales, sy
             client,
             cubes(n_parts, x.n_rows),
             dim,
-            x.arg(1),
+            lanes(x),
+            x.arg(lanes(x)),
             arg(&least, 4),
             arg(&most, 4),
             arg(&magnitude, 4),
@@ -81,7 +88,8 @@ fn quantize_parts(gpu: &Gpu, x: &Floats, codes: &CodeWords, rows: &RowScales, sy
             client,
             cubes(groups(n_words, quantize_rows::UNITS), 1),
             dim,
-            x.arg(1),
+            lanes(x),
+            x.arg(lanes(x)),
             arg(&rows.scales, 4),
             arg(&inverses, 4),
             arg(&rows.zeros, 4),

@@ -83,6 +83,11 @@ impl Gpu {
         self.properties().features.matmul.mma.contains(&config)
     }
 
+    /// Returns whether `briquette_cuda::Gpu` would select the kernel with matrix instructions of Hopper.
+    pub(crate) const fn has_warpgroup_matrices(self) -> bool {
+        self.version == 90
+    }
+
     fn hardware(self) -> HardwareProperties {
         let shared_kib = match self.version {
             75 => 64,

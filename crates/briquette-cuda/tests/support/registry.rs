@@ -6,7 +6,7 @@ use briquette_cuda::epilogue::EpilogueFlags;
 use briquette_cuda::mma::{MmaTile, product_mma};
 use briquette_cuda::quantize_rows::{encode, quantize_rows, row_scales, spans};
 use briquette_cuda::sums::{self, finish_sums};
-use briquette_cuda::{bitmask, conv, dp4a, few_rows, quantize_rows as quantize};
+use briquette_cuda::{bitmask, conv, dp4a, few_rows, quantize_rows as quantize, wgmma};
 use cubecl_core::ir::{ElemType, FloatKind, IntKind, UIntKind};
 use cubecl_core::prelude::*;
 use cubecl_runtime::kernel::CubeKernel;
@@ -19,6 +19,8 @@ use super::{steps, target};
 pub(crate) enum Instruction {
     /// `mma.sync` for int8.
     Matrices,
+    /// `wgmma` for int8, of compute capability 9.0 only.
+    Warpgroups,
     /// `dp4a`.
     Dots,
     /// Neither of them.
@@ -47,8 +49,10 @@ pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
     let mut all = vec![of.expand(), of.patches()];
     all.extend([false, true].map(|symmetric| of.row_scales(symmetric)));
     for dtype in FLOATS {
-        all.extend([false, true].map(|symmetric| of.quantize_rows(symmetric, dtype)));
-        all.extend([of.spans(dtype), of.encode(dtype)]);
+        for lanes in [1, 4] {
+            all.extend([false, true].map(|symmetric| of.quantize_rows(lanes, symmetric, dtype)));
+            all.extend([of.spans(lanes, dtype), of.encode(lanes, dtype)]);
+        }
         all.extend([PLAIN, ALL].map(|finish| of.product_dp4a(finish, dtype)));
         all.extend([PLAIN, ALL].map(|finish| of.finish_sums(finish, dtype)));
         all.extend([PLAIN, ALL].map(|finish| of.depthwise(finish, dtype)));
@@ -62,6 +66,7 @@ pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
         {
             all.extend([false, true].map(|sparse| of.product_mma(tile, sparse, finish, dtype)));
         }
+        all.extend(finishes.iter().filter(|_| gpu.has_warpgroup_matrices()).map(|&f| of.product_wgmma(f, dtype)));
         all.extend(of.lookups(ElemType::UInt(UIntKind::U32), dtype));
     }
     for ids in [IntKind::I32, IntKind::I64] {
@@ -98,15 +103,17 @@ impl Forms {
         plain("patches".into(), kernel)
     }
 
-    fn quantize_rows(self, symmetric: bool, dtype: ElemType) -> Listed {
+    fn quantize_rows(self, lanes: usize, symmetric: bool, dtype: ElemType) -> Listed {
         let block = CubeDim::new_1d(quantize::UNITS as u32);
-        let kernel = kernel!(self.gpu, block, quantize_rows::QuantizeRows::new, [b b b b], (), (), symmetric, dtype);
-        plain(format!("quantize_rows {dtype} symmetric={symmetric}"), kernel)
+        let new = quantize_rows::QuantizeRows::new;
+        let kernel = kernel!(self.gpu, block, new, [b b b b], (), (), lanes, symmetric, dtype);
+        plain(format!("quantize_rows {dtype} by {lanes} symmetric={symmetric}"), kernel)
     }
 
-    fn spans(self, dtype: ElemType) -> Listed {
+    fn spans(self, lanes: usize, dtype: ElemType) -> Listed {
         let block = CubeDim::new_1d(quantize::UNITS as u32);
-        plain(format!("spans {dtype}"), kernel!(self.gpu, block, spans::Spans::new, [b b b b], (), (), dtype))
+        let kernel = kernel!(self.gpu, block, spans::Spans::new, [b b b b], (), (), lanes, dtype);
+        plain(format!("spans {dtype} by {lanes}"), kernel)
     }
 
     fn row_scales(self, symmetric: bool) -> Listed {
@@ -115,9 +122,10 @@ impl Forms {
         plain(format!("row_scales symmetric={symmetric}"), kernel)
     }
 
-    fn encode(self, dtype: ElemType) -> Listed {
+    fn encode(self, lanes: usize, dtype: ElemType) -> Listed {
         let block = CubeDim::new_1d(quantize::UNITS as u32);
-        plain(format!("encode {dtype}"), kernel!(self.gpu, block, encode::Encode::new, [b b b b b], (), (), (), dtype))
+        let kernel = kernel!(self.gpu, block, encode::Encode::new, [b b b b b], (), (), (), lanes, dtype);
+        plain(format!("encode {dtype} by {lanes}"), kernel)
     }
 
     fn product_mma(self, tile: MmaTile, sparse: bool, finish: EpilogueFlags, dtype: ElemType) -> Listed {
@@ -129,6 +137,14 @@ impl Forms {
         let kept = if sparse { "sparse" } else { "dense" };
         let name = format!("product_mma {dtype} {rows}x{cols} {kept}{}", words(finish));
         Listed { name, kernel: Box::new(kernel), uses: Instruction::Matrices }
+    }
+
+    fn product_wgmma(self, finish: EpilogueFlags, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_1d(wgmma::UNITS as u32);
+        let new = wgmma::product_wgmma::ProductWgmma::new;
+        let kernel = kernel!(self.gpu, block, new, [b b b b b b b b b], (), (), (), target(), finish, dtype);
+        let name = format!("product_wgmma {dtype}{}", words(finish));
+        Listed { name, kernel: Box::new(kernel), uses: Instruction::Warpgroups }
     }
 
     fn product_dp4a(self, finish: EpilogueFlags, dtype: ElemType) -> Listed {

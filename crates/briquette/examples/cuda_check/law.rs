@@ -1,5 +1,6 @@
 //! Compares an attached parameter on the device with the decoded file of the same decision.
 
+use crate::Options;
 use crate::findings::Finding;
 use crate::kernels::{difference, floats, worst};
 use briquette::core::encoded::ScaleType;
@@ -23,7 +24,7 @@ struct Net {
 }
 
 /// Returns one finding per range method: the worst over all bit widths, grids, groups and pruning patterns.
-pub(crate) fn check(device: &Device) -> Vec<Finding> {
+pub(crate) fn check(device: &Device, _: &Device, _: &Options) -> Vec<Finding> {
     let mut schemes: Vec<Scheme> = ["int8", "int8-asym", "int4-g4", "int4-g12-asym", "int2-asym", "int3"]
         .map(|name| name.parse().expect("a scheme"))
         .into();

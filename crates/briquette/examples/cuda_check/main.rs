@@ -1,4 +1,4 @@
-//! Checks the CUDA kernels on a GPU and measures them: `cuda_check MINILM_INT8 [--out FILE.json] [--quick]`.
+//! Checks the CUDA kernels on a GPU and measures them: `cuda_check MINILM_INT8 [--section NAME] [--out FILE.json] [--quick]`.
 //!
 //! MINILM_INT8 is an int8 output of MiniLM. The checks compare:
 //!
@@ -8,7 +8,7 @@
 //! - MiniLM and ResNet-152 with their outputs on the CPU
 //!
 //! Memory and speed are measured afterwards. Failures are listed first, and the exit code is then 1. `--quick`
-//! uses small shapes, for an emulated device, and does not measure speed.
+//! uses small shapes, for an emulated device, and does not measure speed. `--sections` lists the names of the sections.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 
 mod findings;
@@ -19,11 +19,33 @@ mod models;
 mod speed;
 
 use burn::tensor::Device;
-use findings::Findings;
+use findings::{Finding, Findings};
+
+/// A part of the check, in a process of its own where `bench/cuda_check.py` runs it: after some errors, a device refuses all
+/// later work of a process.
+type Section = fn(&Device, &Device, &Options) -> Vec<Finding>;
+
+const SECTIONS: [(&str, Section); 14] = [
+    ("products", kernels::products),
+    ("linear", kernels::linear),
+    ("weight-only", kernels::weight_only),
+    ("convolutions", kernels::convolutions),
+    ("embedding", kernels::embedding),
+    ("NaN", kernels::nan_rows),
+    ("law", law::check),
+    ("graphs", models::graphs),
+    ("MiniLM", models::minilm),
+    ("ResNet", models::resnet),
+    ("distillation", models::distill),
+    ("speed of products", speed::products),
+    ("speed of few rows", speed::few_rows),
+    ("speed of models", speed::models),
+];
 
 /// Command line options.
 pub(crate) struct Options {
     minilm: String,
+    section: Option<String>,
     out: Option<String>,
     is_quick: bool,
 }
@@ -39,14 +61,15 @@ fn main() {
     };
     let cpu = Device::flex();
     let mut findings = Findings::default();
-    findings.section("kernels", || kernels::check(&device, &cpu, &options));
-    findings.section("law", || law::check(&device));
-    findings.section("models", || models::check(&device, &cpu, &options));
-    if !options.is_quick {
-        findings.section("speed", || speed::measure(&device, &options));
+    for (name, check) in SECTIONS {
+        let is_wanted = options.section.as_ref().is_none_or(|section| section == name);
+        if is_wanted && !(options.is_quick && name.starts_with("speed")) {
+            findings.section(name, || check(&device, &cpu, &options));
+        }
     }
-    findings.section("distillation", || models::distill(&device, &options));
-    findings.print();
+    if options.section.is_none() {
+        findings.print();
+    }
     if let Some(path) = &options.out {
         std::fs::write(path, findings.to_json()).unwrap();
     }
@@ -55,10 +78,15 @@ fn main() {
 
 fn options() -> Options {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.iter().any(|arg| arg == "--sections") {
+        SECTIONS.iter().for_each(|(name, _)| println!("{name}"));
+        std::process::exit(0);
+    }
     let after = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)).cloned();
     let Some(minilm) = args.first().filter(|arg| !arg.starts_with('-')).cloned() else {
-        eprintln!("usage: cuda_check MINILM_INT8 [--out FILE.json] [--quick]");
+        eprintln!("usage: cuda_check MINILM_INT8 [--section NAME] [--out FILE.json] [--quick], or cuda_check --sections");
         std::process::exit(2);
     };
-    Options { minilm, out: after("--out"), is_quick: args.iter().any(|arg| arg == "--quick") }
+    let is_quick = args.iter().any(|arg| arg == "--quick");
+    Options { minilm, section: after("--section"), out: after("--out"), is_quick }
 }

@@ -14,15 +14,12 @@ use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::time::Instant;
 
-pub(crate) fn check(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
-    let mut found = graphs::compare(device, cpu).into_iter().map(of_graph).collect::<Vec<_>>();
-    found.extend(minilm(device, cpu, options));
-    found.extend(resnet(device, cpu, options));
-    found
-}
-
-fn of_graph(graphs::GraphCheck { name, difference, most }: graphs::GraphCheck) -> Finding {
-    Finding::at_most(format!("graph of {name}, difference from the CPU"), difference, "relative", most)
+pub(crate) fn graphs(device: &Device, cpu: &Device, _: &Options) -> Vec<Finding> {
+    let finding = |check: graphs::GraphCheck| {
+        let name = format!("graph of {}, difference from the CPU", check.name);
+        Finding::at_most(name, check.difference, "relative", check.most)
+    };
+    graphs::compare(device, cpu).into_iter().map(finding).collect()
 }
 
 /// Runs `make` and returns its result with the device memory that it left in use, in bytes by meter.
@@ -50,7 +47,7 @@ fn in_use(bytes: &[(String, u64)]) -> f64 {
     bytes.first().map_or(f64::NAN, |(_, bytes)| *bytes as f64)
 }
 
-fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
+pub(crate) fn minilm(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let checkpoint = Checkpoint::open(options.minilm.as_ref()).expect("MiniLM as an int8 directory");
     let load = |device: &Device| LoadedModel::load(&checkpoint, None, device).expect("MiniLM").network;
     // The f32 network uses the same codes: with autodiff, they are decoded.
@@ -114,7 +111,7 @@ fn sparse<M: Module>(network: M) -> M {
     quantize_dynamic(pruned, &DynamicSpec::new()).expect("int8").module
 }
 
-fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
+pub(crate) fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
     let (depth, name, size) = match options.is_quick {
         true => (18, "ResNet-18", 32),
         false => (152, "ResNet-152", 224),
@@ -168,7 +165,7 @@ fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Finding> {
 }
 
 /// Times a distillation step of a smaller encoder and measures its memory. Without dropout, the loss must fall.
-pub(crate) fn distill(device: &Device, options: &Options) -> Vec<Finding> {
+pub(crate) fn distill(device: &Device, _: &Device, options: &Options) -> Vec<Finding> {
     let (layers, shape) = if options.is_quick { (2, [2, 8]) } else { (6, [32, 128]) };
     let network = |n_layers: usize, device: &Device| {
         let config = serde_json::json!({

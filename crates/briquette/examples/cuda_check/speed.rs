@@ -2,32 +2,41 @@
 
 use crate::Options;
 use crate::findings::Finding;
+use crate::graphs::filled;
 use crate::kernels::{codes, floats, numbers};
 use briquette::formats::Checkpoint;
-use briquette::models::LoadedModel;
-use briquette::nn::ToDType;
-use briquette_cuda::{DeviceEpilogue, F32, Floats, Gpu, Int8, WAYS};
+use briquette::models::{CacheType, Decoder, GraphNet, LoadedModel};
+use briquette::nn::{DynamicSpec, ToDType, quantize_dynamic};
+use briquette_cuda::{BF16, DeviceEpilogue, ElemType, F32, Floats, Gpu, Int8, WAYS};
 use briquette_ops::compressed::gpu_of;
 use burn::module::Module;
-use burn::tensor::{Bool, Device, Distribution, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Distribution, FloatDType, Int, Tensor, TensorData, bf16};
 use std::time::Instant;
 
 /// More bytes than the L2 cache of any GPU.
 const ROTATED: usize = 256 << 20;
 const ROUNDS: usize = 15;
 
-pub(crate) fn measure(device: &Device, options: &Options) -> Vec<Finding> {
+pub(crate) fn products(device: &Device, _: &Device, _: &Options) -> Vec<Finding> {
     let gpu = gpu_of(device).expect("a CUDA device");
     let sync = || device.sync().unwrap();
-    let mut found = vec![copy_bandwidth(device)];
-    for [m, n, k] in
-        [[4096, 4096, 4096], [512, 11008, 4096], [1024, 11008, 4096], [2048, 11008, 4096], [4096, 11008, 4096]]
-    {
-        found.extend(products(&gpu, &sync, [m, n, k]));
-        found.push(bf16_product(device, [m, n, k]));
+    let mut found = vec![copy_bandwidth(device), bf16_product(device, [4096, 4096, 4096])];
+    // Products of few columns take about as long as rounding their inputs to codes.
+    for (n, rows) in [(256, &[4096][..]), (4096, &[4096]), (11008, &[512, 1024, 2048, 4096])] {
+        for is_sparse in [false, true] {
+            let weights = copies(&gpu, [n, 4096], is_sparse);
+            for (&m, dtype) in rows.iter().flat_map(|m| [(m, F32), (m, BF16)]) {
+                found.extend(products_by(&weights, &sync, m, dtype, is_sparse));
+            }
+        }
     }
-    found.extend(few_rows(&gpu, &sync));
-    found.extend(minilm(device, options));
+    found
+}
+
+pub(crate) fn models(device: &Device, _: &Device, options: &Options) -> Vec<Finding> {
+    let mut found = minilm(device, options);
+    found.extend(resnet(device));
+    found.extend(decoder(device));
     found
 }
 
@@ -47,6 +56,50 @@ fn minilm(device: &Device, options: &Options) -> Vec<Finding> {
         found.push(Finding::figure(format!("MiniLM, 256 texts of 128 tokens, {name}"), time * 1e3, "ms"));
     }
     found
+}
+
+/// Times ResNet-152 on 32 images: with int8 codes, and with burn's operations in bf16.
+fn resnet(device: &Device) -> Vec<Finding> {
+    let config = serde_json::json!({ "model_type": "resnet152" });
+    let network = filled(GraphNet::random(config.as_object().expect("an object"), device).expect("a ResNet"));
+    let int8 = quantize_dynamic(network.clone(), &DynamicSpec::new().dense()).expect("int8").module;
+    let images = Tensor::<4>::random([32, 3, 224, 224], Distribution::Uniform(-1.0, 1.0), device);
+    let runs = [("int8", int8, images.clone()), ("burn bf16", network.bfloat16(), images.cast(FloatDType::BF16))];
+    let time = |(name, network, images): (&str, GraphNet, Tensor<4>)| {
+        let time = seconds(&|| device.sync().unwrap(), |_| drop(network.classify(images.clone())));
+        Finding::figure(format!("ResNet-152, 32 images, {name}"), time * 1e3, "ms")
+    };
+    runs.map(time).into()
+}
+
+/// Times tokens of a decoder with the sizes of SmolLM2-135M, after a prompt of 128 tokens.
+fn decoder(device: &Device) -> Vec<Finding> {
+    let config = serde_json::json!({
+        "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9,
+        "num_key_value_heads": 3, "intermediate_size": 1536, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": true
+    });
+    let network = filled(GraphNet::random(config.as_object().expect("an object"), device).expect("a Llama"));
+    let int8 = quantize_dynamic(network.clone(), &DynamicSpec::new()).expect("int8").module;
+    let time = |(name, network): (&str, GraphNet)| {
+        let mut caches = [network.key_values(CacheType::F32)];
+        let prompt: Vec<i32> = numbers(128, 5).map(|bits| (bits % 49_000) as i32).collect();
+        let mut next = Tensor::<2, Int>::from_data(TensorData::new(prompt, [1, 128]), device);
+        let mut ms = Vec::new();
+        for _ in 0..80 {
+            let start = Instant::now();
+            let state = network.next_state(next, &mut caches);
+            let last = state.dims()[1] - 1;
+            let id = network.scores(state.slice_dim(1, last..last + 1)).flatten::<1>(0, 2).argmax(0).into_data().iter::<i32>().next().expect("an id");
+            next = Tensor::from_data([[id]], device);
+            ms.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        // The first ones compile and choose kernels.
+        let mut ms = ms.split_off(16);
+        ms.sort_by(f64::total_cmp);
+        Finding::figure(format!("a token of SmolLM2-135M, {name}"), ms[ms.len() / 2], "ms")
+    };
+    [("int8", int8), ("burn f32", network)].map(time).into()
 }
 
 /// Returns the median seconds of a call; each round repeats the call for about 20 ms.
@@ -79,25 +132,30 @@ fn copies(gpu: &Gpu, [n, k]: [usize; 2], is_sparse: bool) -> Vec<Int8> {
     (0..(ROTATED / (n * k)).clamp(2, 16)).map(|_| Int8::new(gpu, &codes, &scales, [n, k], is_sparse)).collect()
 }
 
-fn products(gpu: &Gpu, sync: &impl Fn(), shape @ [m, n, k]: [usize; 3]) -> Vec<Finding> {
-    let x = Floats { buffer: gpu.copy(&floats(m * k, 3)), dtype: F32, n_rows: m, n_cols: k };
+/// Times products of `m` rows by the kernel that the tuner chooses and, for some shapes, by each kernel.
+fn products_by(weights: &[Int8], sync: &impl Fn(), m: usize, dtype: ElemType, is_sparse: bool) -> Vec<Finding> {
+    let [n, k] = [weights[0].n_out(), weights[0].n_in()];
+    let values = floats(m * k, 3);
+    let buffer = match dtype {
+        F32 => weights[0].gpu().copy(&values),
+        _ => weights[0].gpu().copy(&values.iter().map(|&value| bf16::from_f32(value)).collect::<Vec<_>>()),
+    };
+    let x = Floats { buffer, dtype, n_rows: m, n_cols: k };
+    let kind = if is_sparse { "50 % sparse int8" } else { "int8" };
+    let of = if dtype == F32 { "" } else { " in bf16" };
     let mut found = Vec::new();
-    for is_sparse in [false, true] {
-        let weights = copies(gpu, [n, k], is_sparse);
-        let kind = if is_sparse { "50 % sparse int8" } else { "int8" };
-        let mut measure = |name: String, product: &dyn Fn(&Int8)| {
-            let time = seconds(sync, |i| product(&weights[i % weights.len()]));
-            found.push(Finding::figure(format!("{kind} linear {shape:?}{name}"), tops(shape, time), "TOP/s"));
-        };
-        for way in WAYS {
-            // CubeK's kernels do not accept every shape.
-            if weights[0].linear_by(way, &x, false, &DeviceEpilogue::default()).is_ok() {
-                let by = |weights: &Int8| drop(weights.linear_by(way, &x, false, &DeviceEpilogue::default()));
-                measure(format!(", by {way}"), &by);
-            }
+    let mut measure = |name: String, product: &dyn Fn(&Int8)| {
+        let time = seconds(sync, |i| product(&weights[i % weights.len()]));
+        found.push(Finding::figure(format!("{kind} linear{of} {:?}{name}", [m, n, k]), tops([m, n, k], time), "TOP/s"));
+    };
+    for way in WAYS.into_iter().filter(|_| dtype == F32 && (n == 4096 || m == 1024)) {
+        // CubeK's kernels do not accept every shape.
+        if weights[0].linear_by(way, &x, false, &DeviceEpilogue::default()).is_ok() {
+            let by = |weights: &Int8| drop(weights.linear_by(way, &x, false, &DeviceEpilogue::default()));
+            measure(format!(", by {way}"), &by);
         }
-        measure(String::new(), &|weights| drop(weights.linear(&x, false, &DeviceEpilogue::default())));
     }
+    measure(String::new(), &|weights| drop(weights.linear(&x, false, &DeviceEpilogue::default())));
     found
 }
 
@@ -111,7 +169,9 @@ fn bf16_product(device: &Device, shape @ [m, n, k]: [usize; 3]) -> Finding {
 }
 
 /// Measures products of one and of eight rows, in bytes of weights per second.
-fn few_rows(gpu: &Gpu, sync: &impl Fn()) -> Vec<Finding> {
+pub(crate) fn few_rows(device: &Device, _: &Device, _: &Options) -> Vec<Finding> {
+    let gpu = &gpu_of(device).expect("a CUDA device");
+    let sync = &|| device.sync().unwrap();
     let (n, k) = (11008, 4096);
     let mut found = Vec::new();
     for rows in [1, 8] {
