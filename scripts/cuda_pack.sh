@@ -7,8 +7,9 @@ briquette=$(realpath "$1")
 cd "$(dirname "$0")/.."
 
 pack=bench-out/cuda-pack target=${CARGO_TARGET_DIR:-target}/cuda
-CUDARC_CUDA_VERSION=${CUDARC_CUDA_VERSION:-13000} cargo build --release --quiet -p briquette --features cuda \
-  --example cuda_check --target-dir "$target"
+# Without link-time optimisation, which would take longer than the rest of the build.
+CARGO_PROFILE_RELEASE_LTO=off CUDARC_CUDA_VERSION=${CUDARC_CUDA_VERSION:-13000} \
+  cargo build --release --quiet -p briquette --features cuda --example cuda_check --target-dir "$target"
 rm -rf $pack
 mkdir -p $pack
 strip -o $pack/cuda_check "$target/release/examples/cuda_check"

@@ -202,7 +202,7 @@ fn unsupported_models_are_refused_in_one_line() {
         (
             "eval digits --data digits-data.safetensors --memory-limit 1MB",
             6,
-            &["memory.limit", "a batch of 1 takes", "at most 1000000", "smaller items"],
+            &["memory.limit", "a batch of 1 needs about", "at most 1000000", "smaller items"],
         ),
         (
             "eval digits --data digits-data.safetensors --batch-size 0",

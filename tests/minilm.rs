@@ -95,6 +95,8 @@ fn an_evaluation_beyond_the_memory_limit_is_refused_before_the_model_is_loaded()
     for (limit, batch, phrase) in [
         (64, "32", "cannot run minilm: the weights alone take"),
         (96, "32", "cannot load and run minilm"),
+        (98, "32", "memory.limit: "),
+        (99, "auto", "memory.limit: "),
         (96, "auto", "or keep one block in memory (--offload)"),
     ] {
         let line = format!("eval minilm --data lines.txt --batch-size {batch} --memory-limit {limit}MB --quiet");
@@ -125,6 +127,25 @@ fn a_batch_beyond_the_memory_limit_is_refused_before_it_runs() {
         assert!(peak <= limit * 1_000_000, "{peak} bytes within {limit} MB: {}", outcome.stderr);
         sandbox.ok(&format!("{line} --batch-size auto"));
     }
+}
+
+#[test]
+#[cfg(feature = "model")]
+fn a_part_beyond_the_memory_limit_is_refused_before_it_runs() {
+    let Some(sandbox) = minilm() else { return };
+    sandbox.write(
+        "long.txt",
+        format!("{}\n", "Rates were left as they are after a meeting of the bank. ".repeat(9)).repeat(64),
+    );
+    for limit in [52, 56, 60, 64] {
+        let line = format!("eval minilm --data long.txt --offload --memory-limit {limit}MB --quiet --trace trace.json");
+        let outcome = sandbox.run(&line);
+        outcome.assert_fails(6, &["memory.limit: cannot ", "expected at most", "raise the limit"]);
+        let trace = serde_json::from_slice(&std::fs::read(sandbox.path("trace.json")).unwrap()).unwrap();
+        let peak = crate::memory_limit::peak_of(&trace);
+        assert!(peak <= limit * 1_000_000, "{peak} bytes within {limit} MB: {}", outcome.stderr);
+    }
+    sandbox.ok("eval minilm --data long.txt --offload --memory-limit 130MB --quiet");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use cubecl_core::ir::features::{MmaConfig, Tma};
 use cubecl_core::ir::{ElemType, IntKind};
 use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::Handle;
+use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 
 /// Contiguous elements in device memory.
 #[derive(Clone)]
@@ -38,6 +39,17 @@ impl std::fmt::Debug for DeviceBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "DeviceBuffer of {} bytes", self.n_bytes)
     }
+}
+
+/// Keeps compiled kernels for later processes, beside the choices of CubeCL's tuner.
+///
+/// They are in CubeCL's environment: by default `target/environment` of the Cargo project of the working directory, or
+/// else the user's cache directory. Other settings are those of `cubecl.toml` and of the environment variables. Has no
+/// effect after the first use of a device.
+pub fn keep_kernels() {
+    let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+    config.compilation.cache = true;
+    CubeClRuntimeConfig::try_set(config);
 }
 
 /// A GPU.

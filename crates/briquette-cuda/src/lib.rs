@@ -35,7 +35,7 @@ pub use conv2d_steps::Conv2dSteps;
 pub use cubecl_core::ir::ElemType;
 pub use cubek::Cubek;
 pub use fastest::WAYS;
-pub use gpu::{DeviceBuffer, Gpu};
+pub use gpu::{DeviceBuffer, Gpu, keep_kernels};
 pub use int4::Int4;
 pub use int8::Int8;
 pub use launch::{DeviceEpilogue, Floats, Ids};

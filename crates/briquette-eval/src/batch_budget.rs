@@ -32,7 +32,8 @@ impl From<Batching> for BatchBudget<'_> {
 
 /// Determines how many items fit while they run.
 ///
-/// Batches that may be smaller: the first has one item, and its memory predicts that of larger batches.
+/// The first batch has one item, whose memory the shapes of the graph predict: see [`Pace::run_sized`].
+/// Batches that may be smaller: the memory of the first predicts that of larger ones.
 /// Batches of a fixed size within a limit: 1, 2, 4, … items up to that size, so that a batch beyond the limit is
 /// refused before it runs. The memory of two batches predicts that of the next: `fixed + slope · items`, where `fixed` is 0
 /// after the first batch.
@@ -82,10 +83,23 @@ impl<'a> Pace<'a> {
     /// # Errors
     /// - The first error of `f`.
     /// - Refused: a batch exceeds the limit, the smallest one if batches may be smaller.
-    pub(crate) fn run<T>(&mut self, mut items: &[T], mut f: impl FnMut(&[T]) -> Result<()>) -> Result<()> {
+    pub(crate) fn run<T>(&mut self, items: &[T], f: impl FnMut(&[T]) -> Result<()>) -> Result<()> {
+        self.run_sized(0, items, f)
+    }
+
+    /// Like [`run`](Self::run), and refuses the first batch if the bytes of an item predict a peak above the limit.
+    ///
+    /// # Errors
+    /// See [`run`](Self::run).
+    pub(crate) fn run_sized<T>(
+        &mut self,
+        item_bytes: u64,
+        mut items: &[T],
+        mut f: impl FnMut(&[T]) -> Result<()>,
+    ) -> Result<()> {
         while !items.is_empty() {
             let n = self.size().min(items.len());
-            self.check_before(n)?;
+            self.check_before(n, item_bytes)?;
             let (live, peak) = (self.live(), self.peak());
             match f(&items[..n]) {
                 Ok(()) => {
@@ -100,16 +114,22 @@ impl<'a> Pace<'a> {
         Ok(())
     }
 
-    /// Refuses a batch of `n` items, a fixed size, if the batches before it predict a peak above the limit.
-    fn check_before(&self, n: usize) -> Result<()> {
-        let [earlier, Some((many, more))] = self.taken else { return Ok(()) };
+    /// Refuses a batch of `n` items if its predicted peak is above the limit: the first by the bytes of an item, those of a
+    /// fixed size by the batches before them.
+    fn check_before(&self, n: usize, item_bytes: u64) -> Result<()> {
+        let (Some(limit), Some(live)) = (self.limit, self.live()) else { return Ok(()) };
+        let [earlier, Some((many, more))] = self.taken else {
+            return self.check_peak(n, live + n as u64 * item_bytes, limit);
+        };
         let (few, less) = earlier.unwrap_or_default();
-        let (Some(limit), Some(live), false) = (self.limit, self.live(), self.budget.is_auto) else { return Ok(()) };
-        if n <= many || many <= few {
+        if self.budget.is_auto || n <= many || many <= few {
             return Ok(());
         }
         let slope = more.saturating_sub(less) as f64 / (many - few) as f64;
-        let peak = live + more + (slope * (n - many) as f64) as u64;
+        self.check_peak(n, live + more + (slope * (n - many) as f64) as u64, limit)
+    }
+
+    fn check_peak(&self, n: usize, peak: u64, limit: u64) -> Result<()> {
         if peak <= limit {
             return Ok(());
         }
@@ -223,6 +243,20 @@ mod tests {
         assert!(
             error.to_string().contains("a batch of 1 takes 1150 bytes") && error.to_string().contains("smaller items")
         );
+    }
+
+    #[test]
+    fn a_first_item_over_the_limit_is_refused_before_it_runs() {
+        let meter = Fake::default();
+        for is_auto in [false, true] {
+            let (batching, limit) = (Batching { batch_size: 8, workers: 0 }, Some(1149));
+            let mut pace = Pace::new(BatchBudget { batching, is_auto, limit, meter: Some(&meter), warms_up: false });
+            let error = pace.run_sized(150, &[(); 4], |_| panic!("it ran")).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Refused);
+            let error = error.to_string();
+            assert!(error.contains("a batch of 1 needs about 1150 bytes to run, expected at most 1149"), "{error}");
+            assert!(error.contains("smaller items"), "{error}");
+        }
     }
 
     #[test]

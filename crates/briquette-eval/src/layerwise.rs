@@ -99,6 +99,8 @@ impl<'a> LayerwiseRunner<'a> {
             let inputs = batch.read(&runner.device)?;
             runner.n_skipped += n_items - batch.places.len();
             let Some(inputs) = inputs else { continue };
+            let before = "run the part before the first block";
+            runner.check_before(before, network.entry_bytes(inputs.n_elements()))?;
             let state = network.enter(&inputs);
             runner.states.set(runner.batches.len(), &state)?;
             runner.batches.push(batch);
@@ -249,7 +251,9 @@ impl<'a> LayerwiseRunner<'a> {
         let is_after = |layer: &str| self.part_of(layer) == BlockPart::Exit;
         let Observing { module: network, seen, unseen } = observed(network, probe, &names, &is_after)?;
         for batch in 0..self.batches.len() {
-            let state = network.leave(self.state(batch)?);
+            let state = self.state(batch)?;
+            self.check_before("run the part after the last block", network.exit_bytes(&state))?;
+            let state = network.leave(state);
             each(&self.batches[batch], &network, state)?;
             self.check_memory("after the last block")?;
             probe.and_then(Probe::take_error).map_or(Ok(()), Err)?;

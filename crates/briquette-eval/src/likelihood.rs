@@ -90,7 +90,8 @@ pub fn likelihood<'a>(
     let (mut found, mut n_done, mut pace) = (Likelihood::default(), 0, Pace::new(how));
     // The first and the last window may differ in shape, so they cannot share a batch with the others.
     for same in windows.chunk_by(|a, b| (a.tokens.len(), a.n_scored) == (b.tokens.len(), b.n_scored)) {
-        pace.run(same, |group| {
+        let n_tokens = same.first().map_or(0, |window| window.tokens.len());
+        pace.run_sized(model.run_bytes(n_tokens), same, |group| {
             let keeps = kept.as_ref().is_some_and(|kept| kept.has_room());
             let scored = stopwatch.time(group.len(), || scored(model, group, keeps, &device))?;
             for (nll, states) in scored {

@@ -140,7 +140,9 @@ fn of_texts(
     let (mut rows, mut stopwatch, mut pace) = (Vec::new(), Stopwatch::on(&device, how.warms_up), Pace::new(how));
     let (mut n_done, n_items) = (0, sentences.texts.len());
     for batch in loader.iter() {
-        pace.run(&batch?, |batch| {
+        let batch = batch?;
+        let n_tokens = batch.iter().map(|it| it.item.0.len()).max().unwrap_or(0);
+        pace.run_sized(model.run_bytes(n_tokens), &batch, |batch| {
             let tokens: Vec<Tokens> = batch.iter().map(|it| it.item.clone()).collect();
             let (n_rows, found) = stopwatch.time(batch.len(), || {
                 let (ids, padding) = padded(&tokens, &device);
@@ -222,6 +224,7 @@ impl ScoreCollector<'_> {
     ) -> Result<()> {
         let images = self.images;
         let extents = images.extents(input)?;
+        let image_bytes = self.model.run_bytes(extents.iter().product());
         let mut waiting: Vec<(usize, Vec<f32>)> = Vec::new();
         for batch in image_batches(images, input, is_strict, pace.loading()).iter() {
             let batch = batch?;
@@ -230,7 +233,7 @@ impl ScoreCollector<'_> {
             let n_read = self.rows.len() + waiting.len() + self.n_skipped;
             while !waiting.is_empty() && (waiting.len() >= pace.size() || n_read == images.len()) {
                 let now: Vec<_> = waiting.drain(..pace.size().min(waiting.len())).collect();
-                pace.run(&now, |batch| {
+                pace.run_sized(image_bytes, &now, |batch| {
                     let (places, pixels): (Vec<usize>, Vec<Vec<f32>>) = batch.iter().cloned().unzip();
                     let scores = self.classify(&pixels, extents)?;
                     add_rows(&mut self.rows, &places, &scores);
@@ -256,7 +259,8 @@ impl ScoreCollector<'_> {
             match images.tiles(index, input, tile) {
                 Ok(tiles) => {
                     let mut sums = Vec::new();
-                    pace.run(tiles.corners(), |corners| {
+                    let tile_bytes = self.model.run_bytes(tiles.extents().iter().product());
+                    pace.run_sized(tile_bytes, tiles.corners(), |corners| {
                         let pixels: Vec<Vec<f32>> = corners.iter().map(|&at| tiles.pixels(at, input)).collect();
                         let scores = self.classify(&pixels, tiles.extents())?;
                         sums.resize(scores.width, 0.0);

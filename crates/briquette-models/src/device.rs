@@ -62,6 +62,7 @@ fn first_cuda() -> Option<Device> {
 
 #[cfg(feature = "cuda")]
 fn cuda(index: usize) -> Result<Device> {
+    briquette_ops::compressed::keep_kernels();
     // Touching a device that does not exist panics, so they are counted first.
     let n = cuda_devices().len();
     if index < n {

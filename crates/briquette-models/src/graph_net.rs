@@ -48,6 +48,7 @@ mod program;
 mod recurrent;
 mod run;
 mod run_inputs;
+mod run_size;
 mod sized;
 mod slots;
 mod steps;

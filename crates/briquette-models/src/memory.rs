@@ -5,7 +5,7 @@ use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, shown_path};
 use briquette_formats::{Checkpoint, Compressed, TensorSource};
 use briquette_graph::op::Composite;
-use briquette_graph::{Node, Op, Operand};
+use briquette_graph::{Graph, Node, Op, Operand};
 pub use burn::tensor::{Device, FloatDType};
 use serde::{Deserialize, Serialize};
 
@@ -238,8 +238,11 @@ pub fn product_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> u6
     if crate::device_name(device) != "cpu" || checkpoint.compressed() == Compressed::Quantized {
         return 0;
     }
-    let Ok((network, _)) = GraphNet::blank(arch, checkpoint, device) else { return 0 };
-    let graph = network.graph();
+    GraphNet::blank(arch, checkpoint, device).map_or(0, |(network, _)| packed_bytes(network.graph()))
+}
+
+/// Returns the bytes of two packed copies of the largest matrix of a graph.
+pub(crate) fn packed_bytes(graph: &Graph) -> u64 {
     let n_elements = |node: &Node| match (&node.op, node.inputs.get(1)) {
         (Op::Composite(Composite::Linear), Some(Operand::Weight(weight))) => graph.weights[weight.0].shape.n_elements(),
         _ => None,

@@ -27,7 +27,7 @@ mod weights;
 
 pub use activations::{ActivationOps, fake_quantize_activations, round_activations};
 #[cfg(feature = "cuda")]
-pub use cube::gpu_of;
+pub use cube::{gpu_of, keep_kernels};
 pub use device::{looks_up, runs_on};
 pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
 pub use int8_blocks::{CodedLinear, FeedForwardActivation, Int8BlockOps, feed_forward, self_attention};

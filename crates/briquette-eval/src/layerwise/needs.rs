@@ -64,7 +64,7 @@ impl LayerwiseRunner<'_> {
         if self.host_limit().is_some() { 1 } else { n_lanes(&self.device) }
     }
 
-    fn check_before(&self, what: &str, n_bytes: u64) -> Result<()> {
+    pub(super) fn check_before(&self, what: &str, n_bytes: u64) -> Result<()> {
         let what = format!("{what} of {}", self.checkpoint.path().display());
         self.host_limit().map_or(Ok(()), |limit| limit.check_before(&what, n_bytes))
     }

@@ -61,6 +61,17 @@ impl RunInputs {
         Self { kind, types: None, target: None, first: Vec::new() }
     }
 
+    /// Returns the number of tokens, of pixel values, or of features.
+    pub fn n_elements(&self) -> usize {
+        let dims = match &self.kind {
+            InputKind::Text(ids, _) => ids.dims().to_vec(),
+            InputKind::Images(images) => images.dims().to_vec(),
+            InputKind::Sounds(features) => features.dims().to_vec(),
+            InputKind::Read => vec![0],
+        };
+        dims.iter().product()
+    }
+
     /// Sets the target of an encoder-decoder, `[batch, targets]`. The source is the text or the sounds.
     #[must_use]
     pub fn with_target(self, target: Tensor<2, Int>) -> Self {

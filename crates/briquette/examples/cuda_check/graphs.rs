@@ -20,7 +20,8 @@ const CODES: f64 = 5e-2;
 /// Tokens of the decoder that are run together before single ones.
 const PROMPT: usize = 5;
 
-/// Runs every network in f32 and in dynamic int8 on both devices.
+/// Runs every network in dynamic int8 on both devices, and those without convolutions in f32. burn's convolutions of
+/// floats are not measured: its tuner would compile many kernels for each shape.
 pub(crate) fn compare(device: &Device, cpu: &Device) -> Vec<GraphCheck> {
     type Outputs = fn(&GraphNet, &Device) -> Vec<f32>;
     let networks: [(&str, serde_json::Value, Outputs); 4] = [
@@ -34,8 +35,10 @@ pub(crate) fn compare(device: &Device, cpu: &Device) -> Vec<GraphCheck> {
         let host = filled(GraphNet::random(config.as_object().expect("an object"), cpu).expect("a network"));
         let int8 = |network: GraphNet| quantize_dynamic(network, &DynamicSpec::new()).expect("int8").module;
         let on_device = host.clone().fork(device);
-        let of_floats = [run(&on_device, device), run(&host, cpu)];
-        found.push(check(format!("{name} f32"), of_floats, FLOATS));
+        if ["encoder", "decoder"].contains(&name) {
+            let of_floats = [run(&on_device, device), run(&host, cpu)];
+            found.push(check(format!("{name} f32"), of_floats, FLOATS));
+        }
         if name == "decoder" {
             let cached = [decode_cached(&on_device, device), run(&host, cpu)];
             found.push(check(format!("{name} f32, cached keys"), cached, FLOATS));

@@ -25,7 +25,7 @@ use findings::{Finding, Findings};
 /// later work of a process.
 type Section = fn(&Device, &Device, &Options) -> Vec<Finding>;
 
-const SECTIONS: [(&str, Section); 14] = [
+const SECTIONS: [(&str, Section); 17] = [
     ("products", kernels::products),
     ("linear", kernels::linear),
     ("weight-only", kernels::weight_only),
@@ -37,9 +37,12 @@ const SECTIONS: [(&str, Section); 14] = [
     ("MiniLM", models::minilm),
     ("ResNet", models::resnet),
     ("distillation", models::distill),
+    ("speed of kernels", speed::kernels),
     ("speed of products", speed::products),
     ("speed of few rows", speed::few_rows),
-    ("speed of models", speed::models),
+    ("speed of MiniLM", speed::minilm),
+    ("speed of a decoder", speed::decoder),
+    ("speed of ResNet", speed::resnet),
 ];
 
 /// Command line options.

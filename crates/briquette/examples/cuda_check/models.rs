@@ -125,14 +125,7 @@ pub(crate) fn resnet(device: &Device, cpu: &Device, options: &Options) -> Vec<Fi
     };
     let scores = |scores: Tensor<2>| scores.into_data().iter::<f32>().collect::<Vec<_>>();
     let (network, float_bytes) = with_memory(device, on_device);
-    let expected = scores(host.classify(x(cpu)));
-    let mut found = vec![Finding::at_most(
-        format!("{name} f32, difference from the CPU"),
-        difference(&scores(network.classify(x(device))), &expected),
-        "relative",
-        2e-2,
-    )];
-    found.extend(figures(&format!("{name} f32"), &float_bytes));
+    let mut found = figures(&format!("{name} f32"), &float_bytes);
     let int8 = |network| quantize_dynamic(network, &DynamicSpec::new().dense()).expect("int8").module;
     drop(network);
     let (network, bytes) = with_memory(device, || int8(on_device()));

@@ -4,8 +4,7 @@ use crate::Options;
 use crate::findings::Finding;
 use crate::graphs::filled;
 use crate::kernels::{codes, floats, numbers};
-use briquette::formats::Checkpoint;
-use briquette::models::{CacheType, Decoder, GraphNet, LoadedModel};
+use briquette::models::{CacheType, Decoder, GraphNet};
 use briquette::nn::{DynamicSpec, ToDType, quantize_dynamic};
 use briquette_cuda::{BF16, DeviceEpilogue, ElemType, F32, Floats, Gpu, Int8, WAYS};
 use briquette_ops::compressed::gpu_of;
@@ -17,63 +16,77 @@ use std::time::Instant;
 const ROTATED: usize = 256 << 20;
 const ROUNDS: usize = 15;
 
-pub(crate) fn products(device: &Device, _: &Device, _: &Options) -> Vec<Finding> {
+/// Times products by each kernel.
+pub(crate) fn kernels(device: &Device, _: &Device, _: &Options) -> Vec<Finding> {
     let gpu = gpu_of(device).expect("a CUDA device");
-    let sync = || device.sync().unwrap();
-    let mut found = vec![copy_bandwidth(device), bf16_product(device, [4096, 4096, 4096])];
-    // Products of few columns take about as long as rounding their inputs to codes.
-    for (n, rows) in [(256, &[4096][..]), (4096, &[4096]), (11008, &[512, 1024, 2048, 4096])] {
+    let mut found = vec![copy_bandwidth(device)];
+    for [m, n] in [[4096, 4096], [1024, 11008]] {
         for is_sparse in [false, true] {
             let weights = copies(&gpu, [n, 4096], is_sparse);
-            for (&m, dtype) in rows.iter().flat_map(|m| [(m, F32), (m, BF16)]) {
-                found.extend(products_by(&weights, &sync, m, dtype, is_sparse));
+            let x = inputs(&gpu, m, F32);
+            for way in WAYS {
+                // Some kernels accept neither every shape nor every device.
+                let by = |weights: &Int8| weights.linear_by(way, &x, false, &DeviceEpilogue::default());
+                if by(&weights[0]).is_ok() {
+                    found.push(timed_product(device, &weights, &x, &format!(", by {way}"), &|weights| drop(by(weights))));
+                }
             }
         }
     }
     found
 }
 
-pub(crate) fn models(device: &Device, _: &Device, options: &Options) -> Vec<Finding> {
-    let mut found = minilm(device, options);
-    found.extend(resnet(device));
-    found.extend(decoder(device));
+/// Times products by the kernel that the tuner chooses.
+pub(crate) fn products(device: &Device, _: &Device, _: &Options) -> Vec<Finding> {
+    let gpu = gpu_of(device).expect("a CUDA device");
+    let mut found = vec![bf16_product(device, [4096, 4096, 4096])];
+    // Products of few columns take about as long as rounding their inputs to codes.
+    for (n, rows) in [(256, &[4096][..]), (4096, &[4096]), (11008, &[512, 1024, 2048, 4096])] {
+        for is_sparse in [false, true] {
+            let weights = copies(&gpu, [n, 4096], is_sparse);
+            for (&m, dtype) in rows.iter().flat_map(|m| [(m, F32), (m, BF16)]) {
+                let x = inputs(&gpu, m, dtype);
+                let chosen = |weights: &Int8| drop(weights.linear(&x, false, &DeviceEpilogue::default()));
+                found.push(timed_product(device, &weights, &x, "", &chosen));
+            }
+        }
+    }
     found
 }
 
-/// Times MiniLM on 256 texts of 128 tokens: with int8 codes, and with burn's operations in bf16.
-fn minilm(device: &Device, options: &Options) -> Vec<Finding> {
+/// Times a network of the sizes of MiniLM on 256 texts of 128 tokens: with int8 codes, and with burn's operations in bf16.
+pub(crate) fn minilm(device: &Device, _: &Device, _: &Options) -> Vec<Finding> {
     let shape = [256, 128];
     let n = shape.iter().product();
     let ids: Vec<i32> = numbers(n, 3).map(|bits| (bits % 30_000) as i32).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), device);
     let padding = Tensor::<2, Bool>::from_data(TensorData::new(vec![false; n], shape), device);
-    let checkpoint = Checkpoint::open(options.minilm.as_ref()).expect("MiniLM as an int8 directory");
-    let load = |device: &Device| LoadedModel::load(&checkpoint, None, device).expect("MiniLM").network;
-    let bf16 = load(&device.clone().autodiff()).valid().bfloat16();
+    let config = serde_json::json!({
+        "model_type": "bert", "vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
+        "intermediate_size": 1536, "max_position_embeddings": 512
+    });
+    let network = filled(GraphNet::random(config.as_object().expect("an object"), device).expect("a BERT"));
+    let int8 = quantize_dynamic(network.clone(), &DynamicSpec::new().dense()).expect("int8").module;
     let mut found = Vec::new();
-    for (name, network) in [("int8", load(device)), ("burn bf16", bf16)] {
+    for (name, network) in [("int8", int8), ("burn bf16", network.bfloat16())] {
         let time = seconds(&|| device.sync().unwrap(), |_| drop(network.encode(ids.clone(), padding.clone())));
         found.push(Finding::figure(format!("MiniLM, 256 texts of 128 tokens, {name}"), time * 1e3, "ms"));
     }
     found
 }
 
-/// Times ResNet-152 on 32 images: with int8 codes, and with burn's operations in bf16.
-fn resnet(device: &Device) -> Vec<Finding> {
+/// Times ResNet-152 with int8 codes on 32 images.
+pub(crate) fn resnet(device: &Device, _: &Device, _: &Options) -> Vec<Finding> {
     let config = serde_json::json!({ "model_type": "resnet152" });
     let network = filled(GraphNet::random(config.as_object().expect("an object"), device).expect("a ResNet"));
-    let int8 = quantize_dynamic(network.clone(), &DynamicSpec::new().dense()).expect("int8").module;
+    let int8 = quantize_dynamic(network, &DynamicSpec::new().dense()).expect("int8").module;
     let images = Tensor::<4>::random([32, 3, 224, 224], Distribution::Uniform(-1.0, 1.0), device);
-    let runs = [("int8", int8, images.clone()), ("burn bf16", network.bfloat16(), images.cast(FloatDType::BF16))];
-    let time = |(name, network, images): (&str, GraphNet, Tensor<4>)| {
-        let time = seconds(&|| device.sync().unwrap(), |_| drop(network.classify(images.clone())));
-        Finding::figure(format!("ResNet-152, 32 images, {name}"), time * 1e3, "ms")
-    };
-    runs.map(time).into()
+    let time = seconds(&|| device.sync().unwrap(), |_| drop(int8.classify(images.clone())));
+    vec![Finding::figure("ResNet-152, 32 images, int8", time * 1e3, "ms")]
 }
 
 /// Times tokens of a decoder with the sizes of SmolLM2-135M, after a prompt of 128 tokens.
-fn decoder(device: &Device) -> Vec<Finding> {
+pub(crate) fn decoder(device: &Device, _: &Device, _: &Options) -> Vec<Finding> {
     let config = serde_json::json!({
         "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9,
         "num_key_value_heads": 3, "intermediate_size": 1536, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
@@ -132,31 +145,22 @@ fn copies(gpu: &Gpu, [n, k]: [usize; 2], is_sparse: bool) -> Vec<Int8> {
     (0..(ROTATED / (n * k)).clamp(2, 16)).map(|_| Int8::new(gpu, &codes, &scales, [n, k], is_sparse)).collect()
 }
 
-/// Times products of `m` rows by the kernel that the tuner chooses and, for some shapes, by each kernel.
-fn products_by(weights: &[Int8], sync: &impl Fn(), m: usize, dtype: ElemType, is_sparse: bool) -> Vec<Finding> {
-    let [n, k] = [weights[0].n_out(), weights[0].n_in()];
-    let values = floats(m * k, 3);
+/// Returns `m` rows of 4096 random values.
+fn inputs(gpu: &Gpu, m: usize, dtype: ElemType) -> Floats {
+    let values = floats(m * 4096, 3);
     let buffer = match dtype {
-        F32 => weights[0].gpu().copy(&values),
-        _ => weights[0].gpu().copy(&values.iter().map(|&value| bf16::from_f32(value)).collect::<Vec<_>>()),
+        F32 => gpu.copy(&values),
+        _ => gpu.copy(&values.iter().map(|&value| bf16::from_f32(value)).collect::<Vec<_>>()),
     };
-    let x = Floats { buffer, dtype, n_rows: m, n_cols: k };
-    let kind = if is_sparse { "50 % sparse int8" } else { "int8" };
-    let of = if dtype == F32 { "" } else { " in bf16" };
-    let mut found = Vec::new();
-    let mut measure = |name: String, product: &dyn Fn(&Int8)| {
-        let time = seconds(sync, |i| product(&weights[i % weights.len()]));
-        found.push(Finding::figure(format!("{kind} linear{of} {:?}{name}", [m, n, k]), tops([m, n, k], time), "TOP/s"));
-    };
-    for way in WAYS.into_iter().filter(|_| dtype == F32 && (n == 4096 || m == 1024)) {
-        // CubeK's kernels do not accept every shape.
-        if weights[0].linear_by(way, &x, false, &DeviceEpilogue::default()).is_ok() {
-            let by = |weights: &Int8| drop(weights.linear_by(way, &x, false, &DeviceEpilogue::default()));
-            measure(format!(", by {way}"), &by);
-        }
-    }
-    measure(String::new(), &|weights| drop(weights.linear(&x, false, &DeviceEpilogue::default())));
-    found
+    Floats { buffer, dtype, n_rows: m, n_cols: 4096 }
+}
+
+fn timed_product(device: &Device, weights: &[Int8], x: &Floats, by: &str, product: &dyn Fn(&Int8)) -> Finding {
+    let shape = [x.n_rows, weights[0].n_out(), weights[0].n_in()];
+    let kind = if weights[0].is_sparse() { "50 % sparse int8" } else { "int8" };
+    let dtype = if x.dtype == F32 { "" } else { " in bf16" };
+    let time = seconds(&|| device.sync().unwrap(), |i| product(&weights[i % weights.len()]));
+    Finding::figure(format!("{kind} linear{dtype} {shape:?}{by}"), tops(shape, time), "TOP/s")
 }
 
 /// Times burn's own bf16 matrix product.
