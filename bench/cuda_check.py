@@ -98,7 +98,7 @@ def ratios(figures):
             if all(values):
                 ratio = values[0] / values[1]
                 rows.append((*names, ratio, wanted, ratio >= wanted))
-    copy = figures.get("copy of 1 GiB (read and written)")
+    copy = figures.get("torch copy of 1 GiB (read and written)")
     gemv = figures.get("weight-only int8, dense, M = 1, 4096x11008")
     if copy and gemv:
         rows.append(("weight-only int8, M = 1", "copy bandwidth", gemv / copy, 0.75, gemv / copy >= 0.75))

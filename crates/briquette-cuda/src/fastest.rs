@@ -2,7 +2,6 @@
 //!
 //! CubeCL's tuner measures the kernels on the device, once for each kind of product.
 
-use crate::cubek::Cubek;
 use crate::int8::Int8;
 use crate::launch::{CodeWords, DeviceEpilogue, Floats, OutputPlacement, Product, RowScales};
 use crate::mma::MmaTile;
@@ -13,16 +12,8 @@ use cubecl_runtime::tune::{LocalTuner, Tunable, TunableSet};
 const FEW: usize = 8;
 
 /// The candidate kernels with matrix instructions. All of them give the same sums.
-pub const WAYS: [Way; 8] = [
-    Way::Warpgroups,
-    Way::Mma(MmaTile::MEDIUM),
-    Way::Mma(MmaTile::LARGE),
-    Way::Mma(MmaTile::SMALL),
-    Way::Cubek(Cubek::Simple),
-    Way::Cubek(Cubek::Double),
-    Way::Cubek(Cubek::Ordered),
-    Way::Cubek(Cubek::Specialized),
-];
+pub const WAYS: [Way; 4] =
+    [Way::Warpgroups, Way::Mma(MmaTile::MEDIUM), Way::Mma(MmaTile::LARGE), Way::Mma(MmaTile::SMALL)];
 
 /// Computes a product with the fastest kernel.
 pub(crate) fn multiply(product: &Product, y: &Floats) {

@@ -131,7 +131,8 @@ pub fn encode<F: Float, N: Size>(
     if at < n_words as usize {
         let (row, word) = (at / row_words as usize, at % row_words as usize);
         let n_cols = n_cols as usize;
-        codes[at] = word_of::<F, N>(x, row * (n_cols / N::value()), word, n_cols, scales[row], inverses[row], zeros[row]);
+        codes[at] =
+            word_of::<F, N>(x, row * (n_cols / N::value()), word, n_cols, scales[row], inverses[row], zeros[row]);
     }
 }
 

@@ -1,7 +1,6 @@
 //! The kernels for products of codes.
 
 use crate::bitmask::BLOCK_ROWS;
-use crate::cubek::Cubek;
 use crate::launch::{self, Floats, Product};
 use crate::mma::MmaTile;
 use crate::wgmma;
@@ -14,8 +13,6 @@ pub enum Way {
     Mma(MmaTile),
     /// Matrix instructions of Hopper.
     Warpgroups,
-    /// Matrix instructions, with a kernel of CubeK.
-    Cubek(Cubek),
     /// Dot products, several outputs per warp.
     FewRows,
     /// Dot products, one output per unit.
@@ -27,7 +24,6 @@ impl fmt::Display for Way {
         match self {
             Self::Mma(tile) => write!(f, "{}x{} tiles", tile.extents()[0], tile.extents()[1]),
             Self::Warpgroups => write!(f, "{}x{} tiles of warpgroups", wgmma::ROWS, wgmma::COLS),
-            Self::Cubek(strategy) => write!(f, "CubeK {strategy:?}"),
             Self::FewRows => f.write_str("few rows"),
             Self::Dp4a => f.write_str("dot products"),
         }
@@ -46,12 +42,12 @@ pub(crate) fn multiply_by(way: Way, product: &Product, y: &Floats) -> Result<(),
     let (gpu, words) = (weights.gpu(), || launch::dense_words(weights));
     match way {
         Way::Mma(tile) => {
-            // If a product begins inside a block of the bitmask, the weights are expanded first.
-            let is_within = weights.is_sparse() && !product.place.first_col.is_multiple_of(BLOCK_ROWS);
-            launch::product_mma(gpu, product, is_within.then(words).as_ref(), tile, y);
+            // Small tiles read sparse weights as they are stored, unless the product begins inside a block of the bitmask.
+            // For larger ones, expanding each block once is faster than once for each tile.
+            let is_expanded = tile != MmaTile::SMALL || !product.place.first_col.is_multiple_of(BLOCK_ROWS);
+            launch::product_mma(gpu, product, (weights.is_sparse() && is_expanded).then(words).as_ref(), tile, y);
         }
         Way::Warpgroups => return launch::product_wgmma(gpu, product, &words(), y),
-        Way::Cubek(strategy) => return launch::product_cubek(gpu, product, &words(), strategy, y),
         Way::FewRows => launch::few_rows_codes(gpu, product, &words(), y),
         Way::Dp4a => launch::product_dp4a(gpu, product, &words(), y),
     }

@@ -85,7 +85,8 @@ pub fn product_wgmma<F: Float>(
     let row = first_row + group_row * 64 + unit / 32 * 16 + unit % 32 / 4;
     let col = first_col + group_col * 128 + unit % 4 * 2;
     finish::<F>(
-        sums[0], row, col, n_rows, n_cols, row_scales, row_zeros, col_sums, col_scales, scale, shift, y, &layout, epilogue,
+        sums[0], row, col, n_rows, n_cols, row_scales, row_zeros, col_sums, col_scales, scale, shift, y, &layout,
+        epilogue,
     );
 }
 

@@ -7,7 +7,6 @@ use briquette_cuda::epilogue::EpilogueFlags;
 use briquette_cuda::few_rows::{OUTPUTS, WARPS, few_rows_codes};
 use briquette_cuda::mma::{MmaTile, product_mma};
 use briquette_cuda::pack;
-use briquette_cuda::sums::{self, finish_sums};
 use cubecl_core::prelude::*;
 use support::cuda::Gpu;
 use support::emulator::{Buffer, ByValue, Emulated};
@@ -152,22 +151,6 @@ impl Case {
         self.by_words(gpu, Box::new(kernel), [n_cubes as u32, 1, 1], 1)
     }
 
-    /// Returns the outputs computed from existing sums.
-    fn finished(&self) -> Option<Vec<f32>> {
-        let gpu = Gpu::sm(75);
-        let (block, new) = (CubeDim::new_1d(sums::UNITS as u32), finish_sums::FinishSums::new);
-        let kernel = kernel!(gpu, block, new, [b b b b b b b b], (), (), target(), self.finish, F32);
-        let kernel = Emulated::new(gpu, Box::new(kernel))?;
-        let [m, n, k] = self.shape;
-        let dot = |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b)).sum::<i32>();
-        let sums = self.a.chunks(k).flat_map(|a| self.b.chunks(k).map(|b| dot(a, b)));
-        let buffers = [Buffer::of(&sums.collect::<Vec<_>>())].into_iter().chain(self.rest());
-        let mut scalars = self.scalars(0);
-        scalars.remove(2);
-        let out = kernel.run([(m * n).div_ceil(sums::UNITS) as u32, 1, 1], buffers, scalars);
-        Some(out[7].to_vec())
-    }
-
     fn few_rows(&self, rows: usize) -> Option<Vec<f32>> {
         let gpu = Gpu::sm(75);
         let (block, new) = (CubeDim::new_2d(32, WARPS as u32), few_rows_codes::FewRowsCodes::new);
@@ -213,15 +196,6 @@ fn dot_products_give_the_sums_at_awkward_shapes() {
         for rows in [1, 2, 4, 8] {
             case.assert_eq(&case.few_rows(rows).expect("a compiler"), &format!("{rows} rows"));
         }
-    }
-}
-
-#[test]
-fn sums_and_products_give_equal_outputs() {
-    for (i, (shape, image_rows)) in [([1, 1, 1], 1), ([19, 33, 40], 1), ([60, 10, 8], 20)].into_iter().enumerate() {
-        let case = Case::new(shape, image_rows, 0, FINISHES[i]);
-        let Some(y) = case.finished() else { return };
-        case.assert_eq(&y, "sums");
     }
 }
 

@@ -14,7 +14,8 @@ use support::{F32, codes, floats, kernel};
 #[test]
 fn weight_only_products_agree_with_plain_sums() {
     let gpu = Gpu::sm(75);
-    for (rows, [m, n, k]) in [(1, [1, 5, 8]), (2, [3, 17, 72]), (4, [3, 6, 1096]), (8, [5, 16, 256]), (8, [13, 9, 64])] {
+    for (rows, [m, n, k]) in [(1, [1, 5, 8]), (2, [3, 17, 72]), (4, [3, 6, 1096]), (8, [5, 16, 256]), (8, [13, 9, 64])]
+    {
         let (x, scales, shift) = (floats(m * k, 3), floats(n, 5), floats(n, 7));
         let cubes = [n.div_ceil(WARPS * OUTPUTS) as u32, m.div_ceil(rows) as u32, 1];
         let int8 = codes(n * k, 4, 1);

@@ -32,7 +32,7 @@ impl From<Batching> for BatchBudget<'_> {
 
 /// Determines how many items fit while they run.
 ///
-/// The first batch has one item, whose memory the shapes of the graph predict: see [`Pace::run_sized`].
+/// The first batch has one item, whose memory the shapes of the graph predict: see [`Pace::run`].
 /// Batches that may be smaller: the memory of the first predicts that of larger ones.
 /// Batches of a fixed size within a limit: 1, 2, 4, … items up to that size, so that a batch beyond the limit is
 /// refused before it runs. The memory of two batches predicts that of the next: `fixed + slope · items`, where `fixed` is 0
@@ -80,18 +80,12 @@ impl<'a> Pace<'a> {
 
     /// Runs items in batches of the size that fits. If the device fails, `f` is called again with fewer items.
     ///
+    /// `item_bytes` predicts the memory of the first batch.
+    ///
     /// # Errors
     /// - The first error of `f`.
     /// - Refused: a batch exceeds the limit, the smallest one if batches may be smaller.
-    pub(crate) fn run<T>(&mut self, items: &[T], f: impl FnMut(&[T]) -> Result<()>) -> Result<()> {
-        self.run_sized(0, items, f)
-    }
-
-    /// Like [`run`](Self::run), and refuses the first batch if the bytes of an item predict a peak above the limit.
-    ///
-    /// # Errors
-    /// See [`run`](Self::run).
-    pub(crate) fn run_sized<T>(
+    pub(crate) fn run<T>(
         &mut self,
         item_bytes: u64,
         mut items: &[T],
@@ -206,7 +200,7 @@ mod tests {
         let batching = Batching { batch_size: 8, workers: 0 };
         let mut pace = Pace::new(BatchBudget { batching, is_auto, limit, meter: Some(&meter), warms_up: false });
         let mut sizes = Vec::new();
-        pace.run(&vec![(); n_items], |items| {
+        pace.run(0, &vec![(); n_items], |items| {
             if items.len() >= fails_from {
                 return Err(Error { kind: ErrorKind::Io, ..Error::bug("out of memory") });
             }
@@ -251,7 +245,7 @@ mod tests {
         for is_auto in [false, true] {
             let (batching, limit) = (Batching { batch_size: 8, workers: 0 }, Some(1149));
             let mut pace = Pace::new(BatchBudget { batching, is_auto, limit, meter: Some(&meter), warms_up: false });
-            let error = pace.run_sized(150, &[(); 4], |_| panic!("it ran")).unwrap_err();
+            let error = pace.run(150, &[(); 4], |_| panic!("it ran")).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Refused);
             let error = error.to_string();
             assert!(error.contains("a batch of 1 needs about 1150 bytes to run, expected at most 1149"), "{error}");

@@ -246,9 +246,9 @@ impl Runner<'_> {
         let (device, fits) = (&self.request.device, &self.request.fits);
         let meter = self.meters.iter().rfind(|meter| meter.peak_bytes().is_some());
         let (Some(limit), Some(meter)) = (fits.limit, meter) else { return Ok(()) };
-        // A tokenizer takes more than this in memory: about 8 bytes for each byte of its file.
+        // About what a tokenizer takes in memory.
         let file = checkpoint.directory().join("tokenizer.json");
-        let tokenizer = 4 * std::fs::metadata(file).map_or(0, |file| file.len());
+        let tokenizer = 8 * std::fs::metadata(file).map_or(0, |file| file.len());
         let weights = predicted_bytes(checkpoint, Some(arch), fits.dtype, device);
         let n_bytes = weights + product_bytes(checkpoint, arch, device) + tokenizer;
         let what = format!("load and run {}", checkpoint.path().display());

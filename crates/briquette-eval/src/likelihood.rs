@@ -91,7 +91,7 @@ pub fn likelihood<'a>(
     // The first and the last window may differ in shape, so they cannot share a batch with the others.
     for same in windows.chunk_by(|a, b| (a.tokens.len(), a.n_scored) == (b.tokens.len(), b.n_scored)) {
         let n_tokens = same.first().map_or(0, |window| window.tokens.len());
-        pace.run_sized(model.run_bytes(n_tokens), same, |group| {
+        pace.run(model.run_bytes(n_tokens), same, |group| {
             let keeps = kept.as_ref().is_some_and(|kept| kept.has_room());
             let scored = stopwatch.time(group.len(), || scored(model, group, keeps, &device))?;
             for (nll, states) in scored {

@@ -142,7 +142,7 @@ fn of_texts(
     for batch in loader.iter() {
         let batch = batch?;
         let n_tokens = batch.iter().map(|it| it.item.0.len()).max().unwrap_or(0);
-        pace.run_sized(model.run_bytes(n_tokens), &batch, |batch| {
+        pace.run(model.run_bytes(n_tokens), &batch, |batch| {
             let tokens: Vec<Tokens> = batch.iter().map(|it| it.item.clone()).collect();
             let (n_rows, found) = stopwatch.time(batch.len(), || {
                 let (ids, padding) = padded(&tokens, &device);
@@ -233,7 +233,7 @@ impl ScoreCollector<'_> {
             let n_read = self.rows.len() + waiting.len() + self.n_skipped;
             while !waiting.is_empty() && (waiting.len() >= pace.size() || n_read == images.len()) {
                 let now: Vec<_> = waiting.drain(..pace.size().min(waiting.len())).collect();
-                pace.run_sized(image_bytes, &now, |batch| {
+                pace.run(image_bytes, &now, |batch| {
                     let (places, pixels): (Vec<usize>, Vec<Vec<f32>>) = batch.iter().cloned().unzip();
                     let scores = self.classify(&pixels, extents)?;
                     add_rows(&mut self.rows, &places, &scores);
@@ -260,7 +260,7 @@ impl ScoreCollector<'_> {
                 Ok(tiles) => {
                     let mut sums = Vec::new();
                     let tile_bytes = self.model.run_bytes(tiles.extents().iter().product());
-                    pace.run_sized(tile_bytes, tiles.corners(), |corners| {
+                    pace.run(tile_bytes, tiles.corners(), |corners| {
                         let pixels: Vec<Vec<f32>> = corners.iter().map(|&at| tiles.pixels(at, input)).collect();
                         let scores = self.classify(&pixels, tiles.extents())?;
                         sums.resize(scores.width, 0.0);

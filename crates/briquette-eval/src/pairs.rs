@@ -33,7 +33,7 @@ pub(crate) fn likelihood_of_pairs(
     for batch in batches {
         let n = batch.length() - 1;
         let order: Vec<usize> = (0..batch.n_items()).collect();
-        pace.run_sized(model.run_bytes(batch.most_positions() / batch.n_items().max(1)), &order, |places| {
+        pace.run(model.run_bytes(batch.most_positions() / batch.n_items().max(1)), &order, |places| {
             let part = || batch.part(places[0]..places[0] + places.len());
             let keeps = kept.as_ref().is_some_and(|kept| kept.has_room());
             let (nll, states) = stopwatch.time(places.len(), || scored(model, part(), keeps))?;

@@ -1,6 +1,6 @@
 //! A model that can run: its network, tokenizer and input settings.
 
-use crate::memory::packed_bytes;
+use crate::memory::{packed_bytes, scratch_bytes};
 use crate::text::TextTokenizer;
 use crate::{Arch, GraphNet, Input};
 use briquette_core::{Error, ErrorKind, Result};
@@ -50,14 +50,14 @@ impl LoadedModel {
         self.network.classify(images.cast(self.compute)).cast(FloatDType::F32)
     }
 
-    /// Predicts the bytes that a run on the CPU takes beside weights and inputs, for tokens or pixels of this number: its
-    /// values, and the packed copies of a matrix of floats. 0 on other devices.
+    /// Predicts the bytes that a first run on the CPU takes beside weights and inputs, for tokens or pixels of this number:
+    /// its values, and what a product of floats takes. 0 on other devices.
     pub fn run_bytes(&self, n_inputs: usize) -> u64 {
         if crate::device_name(&self.network.device()) != "cpu" {
             return 0;
         }
         let has_codes = held(&self.network).keys().any(|form| form.contains("int"));
-        let of_product = if has_codes { 0 } else { packed_bytes(self.network.graph()) };
+        let of_product = if has_codes { 0 } else { scratch_bytes() + packed_bytes(self.network.graph()) };
         self.network.run_bytes(n_inputs) + of_product
     }
 

@@ -241,6 +241,13 @@ pub fn product_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> u6
     GraphNet::blank(arch, checkpoint, device).map_or(0, |(network, _)| packed_bytes(network.graph()))
 }
 
+/// Returns the bytes that all threads take for their first products of floats: each as many as its L2 cache has.
+pub(crate) fn scratch_bytes() -> u64 {
+    // The thread that starts a product is not one of the pool.
+    let n_threads = rayon::current_num_threads() as u64 + 1;
+    n_threads * gemm_common::cache::CACHE_INFO[1].cache_bytes as u64
+}
+
 /// Returns the bytes of two packed copies of the largest matrix of a graph.
 pub(crate) fn packed_bytes(graph: &Graph) -> u64 {
     let n_elements = |node: &Node| match (&node.op, node.inputs.get(1)) {

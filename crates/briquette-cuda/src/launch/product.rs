@@ -1,13 +1,11 @@
 //! Launches of kernels for products of codes.
 
 use super::{CodeWords, DeviceEpilogue, Floats, OutputPlacement, RowScales, arg};
-use crate::cubek::Cubek;
 use crate::dp4a;
 use crate::gpu::{DeviceBuffer, Gpu, cubes, groups, u32_of};
 use crate::int8::Int8;
 use crate::mma::{self, MmaTile};
 use crate::stored::{DeviceBitmask, DeviceCodes};
-use crate::sums;
 use crate::wgmma;
 use cubecl_core::prelude::{BufferArg, CubeDim};
 
@@ -142,43 +140,4 @@ pub(crate) fn product_dp4a(gpu: &Gpu, product: &Product, words: &DeviceBuffer, y
             y.dtype,
         );
     }
-}
-
-/// Computes a product of all columns with a CubeK kernel and dense weights; another kernel computes the outputs
-/// from the sums.
-pub(crate) fn product_cubek(
-    gpu: &Gpu,
-    product: &Product,
-    words: &DeviceBuffer,
-    strategy: Cubek,
-    y: &Floats,
-) -> Result<(), String> {
-    let (codes, n_out) = (product.codes, product.weights.n_out());
-    if product.n_cols() != n_out {
-        return Err(format!("CubeK kernels compute all {n_out} columns, not a part of them"));
-    }
-    let [row_scales, zeros, col_sums, scales, scale, shift] = product.args();
-    let sums = strategy.sums(gpu, [&codes.words, words], [codes.n_rows, n_out, codes.row_words * 4])?;
-    // SAFETY: one unit per output.
-    unsafe {
-        sums::finish_sums::launch_unchecked(
-            gpu.client(),
-            cubes(groups(codes.n_rows * n_out, sums::UNITS), 1),
-            CubeDim::new_1d(sums::UNITS as u32),
-            arg(&sums, 4),
-            row_scales,
-            zeros,
-            col_sums,
-            scales,
-            scale,
-            shift,
-            y.arg(1),
-            u32_of(codes.n_rows),
-            u32_of(n_out),
-            product.place.launch(),
-            product.epilogue.flags(),
-            y.dtype,
-        );
-    }
-    Ok(())
 }

@@ -5,7 +5,6 @@ use briquette_cuda::decode::{decode, lookup, lookup_bitmask};
 use briquette_cuda::epilogue::EpilogueFlags;
 use briquette_cuda::mma::{MmaTile, product_mma};
 use briquette_cuda::quantize_rows::{encode, quantize_rows, row_scales, spans};
-use briquette_cuda::sums::{self, finish_sums};
 use briquette_cuda::{bitmask, conv, dp4a, few_rows, quantize_rows as quantize, wgmma};
 use cubecl_core::ir::{ElemType, FloatKind, IntKind, UIntKind};
 use cubecl_core::prelude::*;
@@ -54,7 +53,6 @@ pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
             all.extend([of.spans(lanes, dtype), of.encode(lanes, dtype)]);
         }
         all.extend([PLAIN, ALL].map(|finish| of.product_dp4a(finish, dtype)));
-        all.extend([PLAIN, ALL].map(|finish| of.finish_sums(finish, dtype)));
         all.extend([PLAIN, ALL].map(|finish| of.depthwise(finish, dtype)));
         for rows in [1, 2, 4, 8] {
             all.extend([of.few_rows_codes(rows, dtype), of.few_rows_int8(rows, dtype), of.few_rows_int4(rows, dtype)]);
@@ -153,13 +151,6 @@ impl Forms {
         let kernel = kernel!(self.gpu, block, new, [b b b b b b b b b], (), (), (), target(), finish, dtype);
         let name = format!("product_dp4a {dtype}{}", words(finish));
         Listed { name, kernel: Box::new(kernel), uses: Instruction::Dots }
-    }
-
-    fn finish_sums(self, finish: EpilogueFlags, dtype: ElemType) -> Listed {
-        let block = CubeDim::new_1d(sums::UNITS as u32);
-        let new = finish_sums::FinishSums::new;
-        let kernel = kernel!(self.gpu, block, new, [b b b b b b b b], (), (), target(), finish, dtype);
-        plain(format!("finish_sums {dtype}{}", words(finish)), kernel)
     }
 
     fn few_rows_codes(self, rows: usize, dtype: ElemType) -> Listed {

@@ -79,7 +79,8 @@ impl BlockCuts {
     pub(super) fn n_elements(&self, graph: &Graph, shapes: &[Vec<usize>], block: usize) -> [u64; 2] {
         let n = |value: &ValueId| shapes[value.0].iter().map(|extent| *extent as u64).product::<u64>();
         let nodes = &graph.nodes[self.nodes(block)];
-        let computed = nodes.iter().map(|node| node.outputs.iter().map(n).sum::<u64>() + patches(graph, shapes, node)).sum();
+        let computed =
+            nodes.iter().map(|node| node.outputs.iter().map(n).sum::<u64>() + patches(graph, shapes, node)).sum();
         [self.state(block).iter().map(n).sum(), computed]
     }
 }

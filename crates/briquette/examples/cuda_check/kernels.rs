@@ -99,7 +99,7 @@ pub(crate) fn products(device: &Device, _: &Device, options: &Options) -> Vec<Fi
                         (format!("{way}{kind}: sums that differ from dot products"), wrong as f64, true)
                     }
                     // Not a failure: the dispatcher can choose another kernel.
-                    (Err(error), Way::Cubek(_) | Way::Warpgroups) => (format!("{way}{kind}: refused, {}", root_of(&error)), 1.0, false),
+                    (Err(error), Way::Warpgroups) => (format!("{way}{kind}: refused, {error}"), 1.0, false),
                     (Err(error), _) => (format!("{way}{kind}: {error}"), 1.0, true),
                 };
                 match found.iter_mut().find(|(known, ..)| *known == name) {
@@ -120,13 +120,6 @@ pub(crate) fn products(device: &Device, _: &Device, options: &Options) -> Vec<Fi
         false => Finding::figure(name, n, "shapes"),
     };
     std::iter::once(matrices).chain(found.into_iter().map(finding)).collect()
-}
-
-/// Returns the last two lines of an error message before the kernel source.
-fn root_of(error: &str) -> String {
-    let before_source = error.split("[Source]").next().unwrap_or(error);
-    let lines: Vec<&str> = before_source.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    lines[lines.len().saturating_sub(2)..].join(" ")
 }
 
 /// Returns the activation codes of `products`.
@@ -200,7 +193,12 @@ pub(crate) fn weight_only(device: &Device, cpu: &Device, options: &Options) -> V
         for is_sparse in [false, true] {
             let kind = if is_sparse { "sparse" } else { "dense" };
             let worst = difference(&int8(device, is_sparse), &int8(cpu, is_sparse));
-            found.push(Finding::at_most(format!("int8 weight-only, {kind}, {rows} rows"), worst, "relative", floats_most));
+            found.push(Finding::at_most(
+                format!("int8 weight-only, {kind}, {rows} rows"),
+                worst,
+                "relative",
+                floats_most,
+            ));
         }
         let worst = difference(&int4(device, None), &int4(cpu, None));
         found.push(Finding::at_most(format!("int4 weight-only, {rows} rows"), worst, "relative", floats_most));

@@ -87,7 +87,9 @@ fn options() -> Options {
     }
     let after = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)).cloned();
     let Some(minilm) = args.first().filter(|arg| !arg.starts_with('-')).cloned() else {
-        eprintln!("usage: cuda_check MINILM_INT8 [--section NAME] [--out FILE.json] [--quick], or cuda_check --sections");
+        eprintln!(
+            "usage: cuda_check MINILM_INT8 [--section NAME] [--out FILE.json] [--quick], or cuda_check --sections"
+        );
         std::process::exit(2);
     };
     let is_quick = args.iter().any(|arg| arg == "--quick");
