@@ -1,9 +1,8 @@
 //! Cuts a graph into the parts that run one after another, with the values between them.
 
-use super::run_size::patches;
 use briquette_graph::blocks::outer_blocks;
 use briquette_graph::op::{Composite, Op, Primitive};
-use briquette_graph::{Graph, InputSource, Node, ValueId};
+use briquette_graph::{Graph, InputSource, Node, Operand, ValueId};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -77,11 +76,28 @@ impl BlockCuts {
     ///
     /// A convolution counts its patches, which probes and some devices copy. Patches of channel groups are cut small.
     pub(super) fn n_elements(&self, graph: &Graph, shapes: &[Vec<usize>], block: usize) -> [u64; 2] {
-        let n = |value: &ValueId| shapes[value.0].iter().map(|extent| *extent as u64).product::<u64>();
+        let n = |value: &ValueId| n_elements(shapes, *value);
         let nodes = &graph.nodes[self.nodes(block)];
         let computed =
             nodes.iter().map(|node| node.outputs.iter().map(n).sum::<u64>() + patches(graph, shapes, node)).sum();
         [self.state(block).iter().map(n).sum(), computed]
+    }
+}
+
+/// Returns the elements of a value in the example.
+pub(super) fn n_elements(shapes: &[Vec<usize>], value: ValueId) -> u64 {
+    shapes[value.0].iter().map(|extent| *extent as u64).product()
+}
+
+/// Returns the elements of a convolution's patches; 0 for other nodes, and for channel groups, whose patches are cut small.
+pub(super) fn patches(graph: &Graph, shapes: &[Vec<usize>], node: &Node) -> u64 {
+    match (&node.op, node.inputs.get(1)) {
+        (Op::Primitive(Primitive::Conv(settings)), Some(Operand::Weight(weight))) if settings.groups == 1 => {
+            let columns = graph.weights[weight.0].shape.0[1..].iter().map(|extent| *extent as u64).product::<u64>();
+            let n_filters = shapes[node.outputs[0].0].get(1).map_or(1, |filters| *filters as u64);
+            n_elements(shapes, node.outputs[0]) / n_filters.max(1) * columns
+        }
+        _ => 0,
     }
 }
 

@@ -1,10 +1,10 @@
 //! How much memory a run takes beside weights, predicted from the shapes of the graph's example.
 
 use super::GraphNet;
+use super::parts::{n_elements, patches};
 use super::program::needed_nodes;
 use crate::block_state::BlockState;
-use briquette_graph::op::Primitive;
-use briquette_graph::{Graph, Node, Op, Operand, ValueId};
+use briquette_graph::{Graph, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl GraphNet {
@@ -64,18 +64,22 @@ fn most_elements(graph: &Graph, shapes: &[Vec<usize>], [given, wanted]: [&[Value
     most
 }
 
-fn n_elements(shapes: &[Vec<usize>], value: ValueId) -> u64 {
-    shapes[value.0].iter().map(|extent| *extent as u64).product()
-}
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
 
-/// Returns the elements of a convolution's patches; 0 for other nodes, and for channel groups, whose patches are cut small.
-pub(super) fn patches(graph: &Graph, shapes: &[Vec<usize>], node: &Node) -> u64 {
-    match (&node.op, node.inputs.get(1)) {
-        (Op::Primitive(Primitive::Conv(settings)), Some(Operand::Weight(weight))) if settings.groups == 1 => {
-            let columns = graph.weights[weight.0].shape.0[1..].iter().map(|extent| *extent as u64).product::<u64>();
-            let n_filters = shapes[node.outputs[0].0].get(1).map_or(1, |filters| *filters as u64);
-            n_elements(shapes, node.outputs[0]) / n_filters.max(1) * columns
-        }
-        _ => 0,
+    #[test]
+    fn the_values_that_a_run_holds_at_a_time_count() {
+        let config = serde_json::json!({
+            "model_type": "digits-cnn", "image_size": [8, 8], "in_channels": 1, "conv_channels": [16, 32],
+            "kernel_size": 3, "padding": 1, "pool_size": 2, "hidden_size": 80, "num_labels": 10
+        });
+        let network = GraphNet::random(config.as_object().unwrap(), &Device::default()).unwrap();
+        // The second convolution: its input, its output, and the patches of 16 channels.
+        let at_a_time = 16 * 64 + 32 * 64 + 64 * 16 * 9;
+        assert_eq!(network.run_bytes(64), 4 * at_a_time);
+        assert_eq!(network.run_bytes(128), 8 * at_a_time);
     }
 }
