@@ -15,7 +15,7 @@ mkdir -p $pack
 strip -o $pack/cuda_check "$target/release/examples/cuda_check"
 "$briquette" compress models/minilm -o $pack/minilm-int8 --quantize int8-dynamic --quiet
 cp bench/cuda_check.py bench/peers/cuda_torch.py $pack/
-tar -C bench-out -cJf bench-out/cuda-pack.tar.xz cuda-pack
+tar -C bench-out -cf - cuda-pack | xz --x86 --lzma2=preset=9 > bench-out/cuda-pack.tar.xz
 
 bytes=$(stat -c %s bench-out/cuda-pack.tar.xz)
 echo "bench-out/cuda-pack.tar.xz: $bytes bytes; unpack it there and run python3 cuda-pack/cuda_check.py"
