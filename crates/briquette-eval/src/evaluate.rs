@@ -246,11 +246,11 @@ impl Runner<'_> {
         let (device, fits) = (&self.request.device, &self.request.fits);
         let meter = self.meters.iter().rfind(|meter| meter.peak_bytes().is_some());
         let (Some(limit), Some(meter)) = (fits.limit, meter) else { return Ok(()) };
-        // About what a tokenizer takes in memory.
+        // A tokenizer takes about 8 bytes for each byte of its file, and up to 21 while the file is read.
         let file = checkpoint.directory().join("tokenizer.json");
-        let tokenizer = 8 * std::fs::metadata(file).map_or(0, |file| file.len());
+        let n_read = std::fs::metadata(file).map_or(0, |file| file.len());
         let weights = predicted_bytes(checkpoint, Some(arch), fits.dtype, device);
-        let n_bytes = weights + product_bytes(checkpoint, arch, device) + tokenizer;
+        let n_bytes = weights + (22 * n_read).max(8 * n_read + product_bytes(checkpoint, arch, device));
         let what = format!("load and run {}", checkpoint.path().display());
         let found = MemoryLimit::set(limit, *meter).check_before(&what, n_bytes);
         found.map_err(|error| Error {
