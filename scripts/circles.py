@@ -20,6 +20,7 @@ FORBIDDEN = [
     ("briquette-formats", "io", "*"),
     ("briquette-core", "simd", "entropy"),
     ("briquette-ops", "fused", "compressed"),
+    ("briquette-pipeline", "report", "*"),
 ]
 ITEM = {"fn", "struct", "enum", "trait", "type", "const", "static", "union"}
 TOKEN = re.compile(

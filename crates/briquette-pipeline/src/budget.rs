@@ -10,12 +10,12 @@ mod predicted;
 mod size_search;
 
 use crate::file_stages::{Drafted, Miss, SizeRange, draft_of_size};
+use crate::report::{AllocationReport, Origin, Report, TensorReport};
 use crate::solve::CURVATURE;
 use attempts::{Attempt, AttemptClock};
 use briquette_core::{Error, Result};
 use briquette_formats::{Draft, presence};
 use briquette_recipe::{Bounds, Budget, Recipe, Stage, Target};
-use briquette_report::{AllocationReport, Origin, Report, TensorReport};
 use briquette_writer::context::RunOptions;
 use costs::Costs;
 use predicted::PredictedSearch;

@@ -1,9 +1,9 @@
 //! Runs a model once over data to gather input statistics of each layer.
 
+use crate::report::CalibrationReport;
 use briquette_core::{Error, Remedy, Result};
 use briquette_formats::{Checkpoint, Choice, draft, presence};
 use briquette_recipe::raw::{RawData, RawMemory};
-use briquette_report::CalibrationReport;
 use briquette_writer::context::RunOptions;
 use std::path::{Path, PathBuf};
 
@@ -81,11 +81,11 @@ mod run {
     use super::*;
     use crate::arch::arch_of;
     use crate::memory;
+    use crate::report::CalibratedLayer;
     use crate::training::spec_of;
     use briquette_eval::layerwise::Room;
     use briquette_eval::{Calibration, Gathering, Samples};
     use briquette_formats::input_stats::{StatisticsFile, fingerprint};
-    use briquette_report::CalibratedLayer;
     use std::collections::BTreeSet;
 
     pub(super) fn calibrate(request: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {

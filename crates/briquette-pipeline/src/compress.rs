@@ -2,10 +2,10 @@
 
 use crate::budget;
 use crate::file_stages::{Drafted, draft_of_size};
+use crate::report::{Origin, Report};
 use briquette_core::{Error, Result};
 use briquette_formats::Draft;
 use briquette_recipe::Recipe;
-use briquette_report::{Origin, Report};
 use briquette_writer::RunOptions;
 use std::path::Path;
 

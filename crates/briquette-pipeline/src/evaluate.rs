@@ -1,8 +1,8 @@
 //! Measures the quality, latency and memory of a model and its reference.
 
+use crate::report::EvaluationReport;
 use briquette_core::Result;
 use briquette_recipe::Evaluate;
-use briquette_report::EvaluationReport;
 use briquette_writer::context::RunOptions;
 use std::path::Path;
 
@@ -41,6 +41,7 @@ pub fn evaluate(
 mod run {
     use super::*;
     use crate::memory;
+    use crate::report::{ContinuationFigures, HeldFigures, MemoryFigures, RunFigures};
     use crate::training::{half, spec_of};
     use briquette_core::memory::MemoryMeter;
     use briquette_core::{Error, shown_path};
@@ -50,7 +51,6 @@ mod run {
     use briquette_models::memory::{Memory, device_meters};
     use briquette_models::{Arch, Held};
     use briquette_recipe::BatchSize;
-    use briquette_report::{ContinuationFigures, HeldFigures, MemoryFigures, RunFigures};
     use std::collections::BTreeMap;
 
     /// The maximum batch size when the batch size is automatic.

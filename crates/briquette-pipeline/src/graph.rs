@@ -1,13 +1,13 @@
 //! The graph of a model's network, as figures and as a page.
 
 use crate::calibrate::check_output;
+pub use crate::report::graph::{GraphDetail, schema};
+use crate::report::{GraphReport, html};
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, Choice, draft};
 pub use briquette_graph::Extents;
 use briquette_graph::known_graph_of;
 pub use briquette_graph::onnx::InputDims;
-pub use briquette_report::graph::{GraphDetail, schema};
-use briquette_report::{GraphReport, html};
 use briquette_writer::RunOptions;
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ pub fn graph(request: &GraphRequest, options: &RunOptions) -> Result<GraphReport
         check_output(page, &checkpoint, options.force)?;
     }
     let graph = known_graph_of(&checkpoint, &request.dims)?;
-    let report = briquette_report::graph::report(&graph, &request.model, request.detail)
+    let report = crate::report::graph::report(&graph, &request.model, request.detail)
         .map_err(|error| error.at(briquette_core::shown_path(&request.model)))?;
     checkpoint.check_unchanged()?;
     if let Some(page) = &request.page {

@@ -1,12 +1,12 @@
 //! Runs a recipe: its parts that train or factorize, then its file stages.
 
+use crate::report::{Origin, Report};
 use crate::staged::{self, OfBatch};
 use crate::unwritten::unwritten;
 use crate::{compress, hub};
 use crate::{memory, solve};
 use briquette_core::Result;
 use briquette_recipe::{Recipe, paths};
-use briquette_report::{Origin, Report};
 use briquette_writer::context::RunOptions;
 
 /// Compresses a model as a recipe says. The output appears only when it is complete and verified.

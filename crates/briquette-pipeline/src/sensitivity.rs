@@ -4,13 +4,13 @@
 mod by_running;
 mod request;
 
+use crate::report::{SensitivityReport, TensorSensitivity};
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, InputFile, json, limits};
 use briquette_methods::prune::{Score, SparsityPattern};
 use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch};
 use briquette_recipe::{Budget, MeasuredLoss, Recipe, SchemeChoice, Sensitivity};
-use briquette_report::{SensitivityReport, TensorSensitivity};
 use briquette_writer::curve::{Curve, NamedChoice, RowSteps, TensorChoices};
 use briquette_writer::{Cut, Plan, Pruning, Quant, RunOptions, TensorPlan, Workers};
 pub use request::{SensitivityRequest, sensitivity};

@@ -25,9 +25,9 @@ mod unit;
 mod update;
 
 use crate::memory::limit_of_host;
+use crate::report::SolvedLayer;
 use briquette_core::{Error, Result};
 use briquette_recipe::Recipe;
-use briquette_report::SolvedLayer;
 use briquette_writer::{Cut, Plan, Pruning, TensorPlan};
 #[cfg(feature = "model")]
 pub(crate) use fake_quantized::Simulated;

@@ -3,6 +3,7 @@
 //! A sweep has one sensitivity measurement, a batch of jobs, and a page of quality against bytes.
 
 use crate::batch::{self, BatchOptions, Jobs};
+use crate::report::{BatchReport, JobResult, to_json};
 use crate::run::check_build;
 use crate::sensitivity::{find, is_found_so, open_tensors};
 use briquette_core::{Error, ErrorKind, Remedy, Result, shown_path};
@@ -10,7 +11,6 @@ use briquette_formats::{InputFile, draft, limits, presence};
 use briquette_recipe::jobs::{sizes, sweep as jobs_of};
 use briquette_recipe::raw::RawRecipe;
 use briquette_recipe::{Recipe, paths};
-use briquette_report::{BatchReport, JobResult, to_json};
 use briquette_writer::{RunOptions, Workers};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

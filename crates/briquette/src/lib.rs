@@ -207,7 +207,7 @@
 //!
 //! | feature | default | adds | extra crates |
 //! |---|---|---|---|
-//! | none | | recipes, plans, runs, reports, verification; safetensors, burnpack, compressed-tensors | 161 in all |
+//! | none | | recipes, plans, runs, reports, verification; safetensors, burnpack, compressed-tensors | 160 in all |
 //! | `nn` | yes | burn modules: [`compress()`], [`nn`] | 38 |
 //! | `distill` | yes | losses and training loops: [`distill`] | 39 |
 //! | `flex` | yes | burn's CPU backend | |
@@ -234,9 +234,9 @@ pub use briquette_models as models;
 #[cfg(feature = "nn")]
 pub use briquette_nn as nn;
 pub use briquette_pipeline as pipeline;
+pub use briquette_pipeline::report;
 pub use briquette_recipe as recipe;
 pub use briquette_recipe::plan;
-pub use briquette_report as report;
 pub use briquette_writer as writer;
 
 pub use briquette_core::{Error, ErrorKind, Result};

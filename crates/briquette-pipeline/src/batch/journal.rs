@@ -10,9 +10,9 @@
 
 use super::files::BatchFiles;
 use crate::contents::InputHashes;
+use crate::report::JobStatus;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::{InputFile, draft, limits, presence};
-use briquette_report::JobStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -2,11 +2,11 @@
 //!
 //! Each runs once, is stored beside the journal, and is removed after the last of these jobs.
 
+use crate::report::JobStatus;
 use crate::staged::{discard, read_by_training, training_keys};
 use briquette_core::{Hash128, Result};
 use briquette_recipe::Recipe;
 use briquette_recipe::paths::NamedPath;
-use briquette_report::JobStatus;
 use briquette_writer::context::RunOptions;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! The attempts of a budget, and their duration.
 
+use crate::report::{Origin, Report};
 use briquette_formats::Draft;
-use briquette_report::{Origin, Report};
 use std::time::Instant;
 
 /// An output with its duration in seconds.

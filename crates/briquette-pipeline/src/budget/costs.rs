@@ -2,13 +2,13 @@
 
 use crate::frequency;
 use crate::memory::limit_of_host;
+use crate::report::{AllocatedTensor, AllocationReport};
 use crate::sensitivity::{self, OpenTensor};
 use briquette_core::{Error, Hash128, Result};
 use briquette_formats::Checkpoint;
 use briquette_methods::quant::{Activations, Candidate, ScaleSearch, allocate};
 use briquette_recipe::plan::{siblings, topology_of};
 use briquette_recipe::{Bounds, Budget, GivenScheme, Recipe, Target};
-use briquette_report::{AllocatedTensor, AllocationReport};
 use briquette_writer::context::{RunOptions, Workers};
 use briquette_writer::curve::Curve;
 use briquette_writer::{Plan, TensorPlan};

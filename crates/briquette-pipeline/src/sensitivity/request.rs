@@ -2,6 +2,7 @@
 
 use super::{find, open_tensors};
 use crate::calibrate::check_output;
+use crate::report::{SensitivityReport, html, to_json};
 use crate::unwritten::unwritten;
 use briquette_core::Result;
 use briquette_formats::{Choice, draft};
@@ -9,7 +10,6 @@ use briquette_recipe::raw::{
     RawBudget, RawCalibration, RawData, RawLayout, RawModel, RawOutput, RawQuantize, RawRecipe, StageKeys,
 };
 use briquette_recipe::{Recipe, Sensitivity};
-use briquette_report::{SensitivityReport, html, to_json};
 use briquette_writer::{RunOptions, Workers};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

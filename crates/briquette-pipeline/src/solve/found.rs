@@ -3,11 +3,11 @@
 use super::job::layer_of;
 use super::source::SolvedSource;
 use super::unit::{self, SolvedUnit};
+use crate::report::SolvedLayer;
 use briquette_core::Result;
 use briquette_formats::Checkpoint;
 use briquette_formats::presence;
 use briquette_recipe::plan::listed;
-use briquette_report::SolvedLayer;
 use briquette_writer::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

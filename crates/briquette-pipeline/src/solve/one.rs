@@ -7,12 +7,12 @@ use super::rows::{can_store, check_finite, is_finite, rows_of_decision, rows_of_
 use super::unit::{SolvedUnit, UpdatedTensor};
 use super::update::{DAMPING, KnownFactor, pruned, rounded};
 use crate::frequency::ScaledSource;
+use crate::report::SolvedLayer;
 use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize};
 use briquette_formats::TensorSource;
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding, RowInputs};
 use briquette_methods::reconstruct::{CrossInputs, FactorOutcome, Fallback, correct};
-use briquette_report::SolvedLayer;
 use briquette_writer::context::Workers;
 use briquette_writer::piece::{PieceReader, pieces_of};
 use briquette_writer::survey::{Survey, survey};

@@ -6,11 +6,11 @@ use super::layerwise::{LayerwiseSolve, N_LEARNING_STEPS};
 use super::one::Solver;
 use super::source::SolvedSource;
 use super::unit::{SolvedUnit, UpdatedTensor};
+use crate::report::SolvedLayer;
 use briquette_core::{Decision, Error, Mask, QuantParams, Result};
 use briquette_eval::layerwise::BlockPart;
 use briquette_formats::TensorSource;
 use briquette_methods::reconstruct::SignRound;
-use briquette_report::SolvedLayer;
 use briquette_writer::{Plan, TensorPlan};
 
 /// The least number of tokens or images whose outputs give the gradient of a step.

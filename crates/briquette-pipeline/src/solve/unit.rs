@@ -10,9 +10,9 @@
 //!
 //! The header has figures of each tensor as JSON, and the hash of everything.
 
+use crate::report::SolvedLayer;
 use briquette_core::{Affine, DType, Decision, Error, Hash128, InputView, Result, TensorHasher};
 use briquette_formats::{Checkpoint, TensorSource, draft, safetensors};
-use briquette_report::SolvedLayer;
 use std::collections::BTreeMap;
 use std::path::Path;
 

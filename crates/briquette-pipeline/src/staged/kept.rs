@@ -1,10 +1,10 @@
 //! Describes the work that a stopped run leaves beside its output.
 
 use super::work::Work;
+use crate::report::numbers;
 use briquette_core::{Error, ErrorKind, shown_path};
 use briquette_formats::{InputFile, limits};
 use briquette_recipe::StageKind;
-use briquette_report::numbers;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

@@ -5,14 +5,14 @@
 use super::work::Work;
 use crate::compress::compress;
 use crate::distill;
+use crate::report::inspect;
+use crate::report::{DistillReport, FactorReport, FoldReport, Origin, Original, ShrinkReport};
 use crate::transform;
 use briquette_core::Result;
 use briquette_formats::{Checkpoint, InputFile, OutputFormat, json, limits};
 use briquette_recipe::{
     DistillStage, ModelStage, Recipe, RecipePart, Selection, Stage, StageKind, TrainingJob, TransformStage,
 };
-use briquette_report::inspect;
-use briquette_report::{DistillReport, FactorReport, FoldReport, Origin, Original, ShrinkReport};
 use briquette_writer::context::RunOptions;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};

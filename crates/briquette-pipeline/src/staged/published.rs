@@ -3,11 +3,11 @@
 //! From the note, the next run detects that the earlier one was killed during cleanup.
 
 use crate::contents::InputHashes;
+use crate::report::Report;
 use crate::{identity, verify};
 use briquette_core::{Error, Result};
 use briquette_formats::{Draft, InputFile, draft, json, limits};
 use briquette_recipe::Recipe;
-use briquette_report::Report;
 use briquette_writer::context::{RunOptions, Workers};
 use serde::{Deserialize, Serialize};
 use std::path::Path;

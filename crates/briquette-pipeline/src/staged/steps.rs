@@ -6,10 +6,10 @@
 use super::work::Work;
 use crate::budget;
 use crate::compress::compress;
+use crate::report::{AllocationReport, Origin, Report};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, Draft, InputFile, OutputFormat, TensorSource, json, limits};
 use briquette_recipe::{GivenScheme, Recipe, Target};
-use briquette_report::{AllocationReport, Origin, Report};
 use briquette_writer::RunOptions;
 use std::collections::BTreeSet;
 use std::path::PathBuf;

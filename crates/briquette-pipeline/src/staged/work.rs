@@ -1,12 +1,12 @@
 //! The directory of finished parts beside an output.
 
 use super::{published, training};
+use crate::report::DistillReport;
 use crate::verify;
 use briquette_core::{Error, Result};
 use briquette_formats::draft::DirectoryLock;
 use briquette_formats::{InputFile, draft, json, limits, presence};
 use briquette_recipe::{Recipe, StageKind};
-use briquette_report::DistillReport;
 use briquette_writer::context::RunOptions;
 use serde_json::Value;
 use std::path::{Path, PathBuf};

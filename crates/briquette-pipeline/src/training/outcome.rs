@@ -1,6 +1,7 @@
 //! The outcome of a training: its report, and the student on disk.
 
 use super::dense_module;
+use crate::report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 use crate::training::learner::Learner;
 use crate::training::setup::TrainingSetup;
 use crate::training::watch::data_to_choose_by;
@@ -10,7 +11,6 @@ use briquette_distill::{TrainingData, TrainingOutcome};
 use briquette_formats::{limits, model_config};
 use briquette_nn::{Export, NameMap};
 use briquette_recipe::{Student, TrainingJob};
-use briquette_report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 use burn::module::Module;
 use std::path::Path;
 

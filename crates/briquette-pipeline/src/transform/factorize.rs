@@ -5,11 +5,11 @@
 
 use super::changed::{ChangedModel, OutputTensor};
 use super::network::{Network, Transform, Transformed};
+use crate::report::FactorReport;
 use briquette_core::{Error, OutputAxis, Result, rows};
 use briquette_formats::{Checkpoint, OutputFormat, TensorInfo, TensorSource, WeightLayout};
 use briquette_methods::prune::low_rank::{Factors, Spectrum};
 use briquette_recipe::{FactorizeStage, Recipe};
-use briquette_report::FactorReport;
 use briquette_writer::context::Workers;
 use briquette_writer::{Plan, TensorPlan};
 use ndarray::ArrayView2;

@@ -2,12 +2,12 @@
 
 use super::edits::Edits;
 use super::inputs::{PlaceInputs, stats};
+use crate::report::FoldExponent;
 use briquette_core::{Error, Result};
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_graph::absorb::ScalePlace;
 use briquette_methods::quant::channel_scales::{awq, best_smooth, smooth};
 use briquette_recipe::FoldMethod;
-use briquette_report::FoldExponent;
 use briquette_writer::context::Workers;
 
 /// Checks the statistics of every place before any weight is read.
