@@ -200,9 +200,9 @@ fn unsupported_models_are_refused_in_one_line() {
         ("eval digits --data digits-data.safetensors --device cuda:7", 2, &["cuda:7"]),
         ("eval digits --data digits-data.safetensors --memory-limit 1kB", 6, &["memory.limit", "1000"]),
         (
-            "eval digits --data digits-data.safetensors --memory-limit 1MB",
+            "eval digits --data digits-data.safetensors --memory-limit 2MB",
             6,
-            &["memory.limit", "a batch of 1 needs about", "at most 1000000", "smaller items"],
+            &["memory.limit", "a batch of 1 needs about", "at most 2000000", "smaller items"],
         ),
         (
             "eval digits --data digits-data.safetensors --batch-size 0",

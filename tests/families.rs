@@ -3,6 +3,7 @@
 //! The models are tiny and random (`fixtures/make_family_goldens.py`). The tests add a tokenizer of letters.
 #![cfg(feature = "model")]
 
+mod limits;
 pub(crate) mod models;
 mod variants;
 

@@ -36,7 +36,9 @@ const COMMANDS: &[&str] = &[
     "briquette compress fixtures/digits -o out/x --prune 0.4 --prune-method wanda --statistics bert.stats.safetensors",
     "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 10kB",
     "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 190kB",
-    "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 700kB",
+    "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 2MB",
+    "briquette eval wordy --data fixtures/models/sentences.txt --memory-limit 1MB",
+    "briquette eval fixtures/families/vit --data fixtures/models/images --memory-limit 1MB",
     "briquette compress fixtures/digits -o out/x --quantize int8 --memory-limit 1MB",
     "briquette compress fixtures/digits -o out/x",
     "briquette compress fixtures/digits -o out/x --quantize int9",
@@ -57,6 +59,8 @@ const COMMANDS: &[&str] = &[
 /// Makes the files that the commands read.
 const PREPARE: &str = r#"
 set -euo pipefail
+cp -r fixtures/models/bert-tiny wordy
+printf '%200000s' >> wordy/tokenizer.json
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n' > pointer.safetensors
 echo '<!DOCTYPE html><html></html>' > page.safetensors
 printf 'GGUF\3\0\0\0aaaaaaaaaaaaaaaaaaaaaaaa' > model.gguf

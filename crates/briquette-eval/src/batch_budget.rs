@@ -1,8 +1,9 @@
 //! The batch size that fits in the available memory.
 
 use briquette_core::memory::MemoryMeter;
-use briquette_core::{Error, ErrorKind, Result};
+use briquette_core::{Error, ErrorKind, Result, shown_path};
 use briquette_models::batches::Batching;
+use std::path::Path;
 
 /// The batch size, and the memory that running a batch may take.
 #[derive(Clone, Copy, Default)]
@@ -80,20 +81,20 @@ impl<'a> Pace<'a> {
 
     /// Runs items in batches of the size that fits. If the device fails, `f` is called again with fewer items.
     ///
-    /// `item_bytes` predicts the memory of the first batch.
+    /// `item_bytes` predicts the memory of an item, for the first batch.
     ///
     /// # Errors
     /// - The first error of `f`.
     /// - Refused: a batch exceeds the limit, the smallest one if batches may be smaller.
     pub(crate) fn run<T>(
         &mut self,
-        item_bytes: u64,
+        item_bytes: impl Fn() -> u64,
         mut items: &[T],
         mut f: impl FnMut(&[T]) -> Result<()>,
     ) -> Result<()> {
         while !items.is_empty() {
             let n = self.size().min(items.len());
-            self.check_before(n, item_bytes)?;
+            self.check_before(n, &item_bytes)?;
             let (live, peak) = (self.live(), self.peak());
             match f(&items[..n]) {
                 Ok(()) => {
@@ -108,12 +109,29 @@ impl<'a> Pace<'a> {
         Ok(())
     }
 
+    /// Refuses to read an image if that would exceed the limit; `n_bytes` predicts the memory that it takes.
+    ///
+    /// # Errors
+    /// - The error of `n_bytes`.
+    /// - Refused: the image would exceed the limit.
+    pub(crate) fn check_reading(&self, file: &Path, n_bytes: impl Fn() -> Result<u64>) -> Result<()> {
+        let (Some(limit), Some(live)) = (self.limit, self.live()) else { return Ok(()) };
+        let (file, peak) = (shown_path(file), live + n_bytes()?);
+        if peak <= limit {
+            return Ok(());
+        }
+        let message = format!(
+            "reading {file} needs about {peak} bytes, expected at most {limit}; try a smaller image or a larger limit"
+        );
+        Err(Error::refused(message).at("memory.limit"))
+    }
+
     /// Refuses a batch of `n` items if its predicted peak is above the limit: the first by the bytes of an item, those of a
     /// fixed size by the batches before them.
-    fn check_before(&self, n: usize, item_bytes: u64) -> Result<()> {
+    fn check_before(&self, n: usize, item_bytes: impl Fn() -> u64) -> Result<()> {
         let (Some(limit), Some(live)) = (self.limit, self.live()) else { return Ok(()) };
         let [earlier, Some((many, more))] = self.taken else {
-            return self.check_peak(n, live + n as u64 * item_bytes, limit);
+            return self.check_peak(n, live + n as u64 * item_bytes(), limit);
         };
         let (few, less) = earlier.unwrap_or_default();
         if self.budget.is_auto || n <= many || many <= few {
@@ -200,14 +218,18 @@ mod tests {
         let batching = Batching { batch_size: 8, workers: 0 };
         let mut pace = Pace::new(BatchBudget { batching, is_auto, limit, meter: Some(&meter), warms_up: false });
         let mut sizes = Vec::new();
-        pace.run(0, &vec![(); n_items], |items| {
-            if items.len() >= fails_from {
-                return Err(Error { kind: ErrorKind::Io, ..Error::bug("out of memory") });
-            }
-            meter.took(items.len());
-            sizes.push(items.len());
-            Ok(())
-        })?;
+        pace.run(
+            || 0,
+            &vec![(); n_items],
+            |items| {
+                if items.len() >= fails_from {
+                    return Err(Error { kind: ErrorKind::Io, ..Error::bug("out of memory") });
+                }
+                meter.took(items.len());
+                sizes.push(items.len());
+                Ok(())
+            },
+        )?;
         assert_eq!(pace.largest, sizes.iter().copied().max().unwrap_or(0));
         Ok(sizes)
     }
@@ -245,7 +267,7 @@ mod tests {
         for is_auto in [false, true] {
             let (batching, limit) = (Batching { batch_size: 8, workers: 0 }, Some(1149));
             let mut pace = Pace::new(BatchBudget { batching, is_auto, limit, meter: Some(&meter), warms_up: false });
-            let error = pace.run(150, &[(); 4], |_| panic!("it ran")).unwrap_err();
+            let error = pace.run(|| 150, &[(); 4], |_| panic!("it ran")).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Refused);
             let error = error.to_string();
             assert!(error.contains("a batch of 1 needs about 1150 bytes to run, expected at most 1149"), "{error}");

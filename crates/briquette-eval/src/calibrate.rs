@@ -70,7 +70,7 @@ pub fn calibrate(
     gathering: Gathering,
     progress: ItemProgress,
 ) -> Result<Calibration> {
-    let mut input = arch.input(checkpoint)?;
+    let mut input = gathering.room.input(arch, checkpoint)?;
     let batches = run_batches(arch, &mut input, data, spec, gathering.samples)?;
     let mut runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
     let (n_items, n_skipped) = (runner.n_items(), runner.n_skipped());

@@ -2,7 +2,7 @@
 
 use crate::batch_budget::BatchBudget;
 use crate::generate::continuation;
-use crate::layerwise::{Room, exit_of, run_offloaded};
+use crate::layerwise::{Room, exit_of, input_within, run_offloaded};
 use crate::likelihood::likelihood;
 use crate::metrics;
 use crate::nearness::{HeadAndStates, Nearness, nearness};
@@ -16,7 +16,7 @@ use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::{Checkpoint, Choice};
 use briquette_models::batches::Batching;
 use briquette_models::data::{Data, DataSpec, ImageInput};
-use briquette_models::memory::{Memory, MemoryWatch, predicted_bytes, product_bytes};
+use briquette_models::memory::{Memory, MemoryWatch, least_run_bytes, predicted_bytes};
 use briquette_models::{Arch, GraphNet, Input, LoadedModel, ModelTask};
 use briquette_nn::Held;
 use burn::tensor::{Device, FloatDType};
@@ -208,8 +208,7 @@ impl Runner<'_> {
         let mut watch = MemoryWatch::start(self.meters, checkpoint, arch, *dtype, device);
         if let Some(directory) = &self.request.offload {
             watch.loaded();
-            let meter = self.meters.iter().rfind(|meter| meter.peak_bytes().is_some()).copied();
-            let limit = limit.zip(meter).map(|(n_bytes, meter)| MemoryLimit::set(n_bytes, meter));
+            let limit = self.limit();
             let room = Room::within(limit, directory);
             let found = run_offloaded(checkpoint, arch, device, (self.data, spec), room, kept.as_mut(), progress)?;
             watch.ran();
@@ -219,8 +218,11 @@ impl Runner<'_> {
             limit.map_or(Ok(()), |limit| limit.check(&what()))?;
             return Ok((found, Ran { memory: watch.dropped(), kept, nearness, ..Ran::default() }));
         }
+        // A network that does not fit is reported before its tokenizer is read.
+        GraphNet::blank(arch, checkpoint, device)?;
+        let input = input_within(self.limit(), arch, checkpoint)?;
         self.check_limit(checkpoint, arch)?;
-        let mut model = LoadedModel::load(checkpoint, Some(arch), device)?;
+        let mut model = LoadedModel::load_with(checkpoint, arch, input, device)?;
         if let Some(dtype) = *dtype {
             model = model.computing_in(dtype).map_err(|error| error.at(checkpoint.path().display()))?;
         }
@@ -241,18 +243,19 @@ impl Runner<'_> {
         Ok((found, Ran { memory: watch.dropped(), held, continuation, transcripts, kept, nearness }))
     }
 
-    /// Refuses to load weights that exceed the memory limit together with one product and the tokenizer.
+    /// Returns the memory limit and its meter.
+    fn limit(&self) -> Option<MemoryLimit<'_>> {
+        let meter = self.meters.iter().rfind(|meter| meter.peak_bytes().is_some());
+        self.request.fits.limit.zip(meter).map(|(n_bytes, meter)| MemoryLimit::set(n_bytes, *meter))
+    }
+
+    /// Refuses to load weights that exceed the memory limit together with the least that a run takes.
     fn check_limit(&self, checkpoint: &Checkpoint, arch: Arch) -> Result<()> {
         let (device, fits) = (&self.request.device, &self.request.fits);
-        let meter = self.meters.iter().rfind(|meter| meter.peak_bytes().is_some());
-        let (Some(limit), Some(meter)) = (fits.limit, meter) else { return Ok(()) };
-        // A tokenizer takes about 8 bytes for each byte of its file, and up to 21 while the file is read.
-        let file = checkpoint.directory().join("tokenizer.json");
-        let n_read = std::fs::metadata(file).map_or(0, |file| file.len());
+        let Some(limit) = self.limit() else { return Ok(()) };
         let weights = predicted_bytes(checkpoint, Some(arch), fits.dtype, device);
-        let n_bytes = weights + (22 * n_read).max(8 * n_read + product_bytes(checkpoint, arch, device));
-        let what = format!("load and run {}", checkpoint.path().display());
-        let found = MemoryLimit::set(limit, *meter).check_before(&what, n_bytes);
+        let n_bytes = weights + least_run_bytes(checkpoint, arch, device);
+        let found = limit.check_before(&format!("load and run {}", checkpoint.path().display()), n_bytes);
         found.map_err(|error| Error {
             message: format!("{}, or keep one block in memory (--offload)", error.message),
             ..error

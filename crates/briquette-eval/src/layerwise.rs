@@ -30,6 +30,7 @@ pub use paired::PairedInputs;
 pub use parts::{BlockPart, NetworkParts};
 pub use states::Room;
 use states::States;
+pub(crate) use states::input_within;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A progress callback: the number of batches done, and the total of this run.
@@ -57,6 +58,8 @@ pub struct LayerwiseRunner<'a> {
     /// The layers that can be observed.
     layers: BTreeSet<String>,
     next: usize,
+    /// Whether a block has run.
+    has_run: bool,
     limit: Option<MemoryLimit<'a>>,
 }
 
@@ -84,23 +87,36 @@ impl<'a> LayerwiseRunner<'a> {
         let room = match room.limit.is_some_and(|limit| limit.is_of_host() == is_on_host) {
             true => {
                 let what = format!("load the largest part of {}", checkpoint.path().display());
-                room.beside_weights(&what, parts.largest_bytes(checkpoint))?
+                room.beside_weights(&what, parts.largest_bytes(checkpoint) + parts.sizes.plan())?
             }
             false => room,
         };
-        let (device, next, limit) = (device.clone(), 0, room.limit);
+        let (device, next, has_run, limit) = (device.clone(), 0, false, room.limit);
         let states = States::with_room(room);
         let n_skipped = 0;
-        let mut runner =
-            Self { checkpoint, arch, device, batches: Vec::new(), states, parts, n_skipped, layers, next, limit };
+        let mut runner = Self {
+            checkpoint,
+            arch,
+            device,
+            batches: Vec::new(),
+            states,
+            parts,
+            n_skipped,
+            layers,
+            next,
+            has_run,
+            limit,
+        };
         let (network, _) = runner.network(weights, BlockPart::Entry)?;
         for mut batch in batches {
             let n_items = batch.places.len();
+            let (extents, of_reading) = (batch.extents()?, batch.reading_bytes()?);
+            runner.check_before("run the part before the first block", || {
+                network.run_sizes().entry(extents).max(of_reading)
+            })?;
             let inputs = batch.read(&runner.device)?;
             runner.n_skipped += n_items - batch.places.len();
             let Some(inputs) = inputs else { continue };
-            let before = "run the part before the first block";
-            runner.check_before(before, network.entry_bytes(inputs.n_elements()))?;
             let state = network.enter(&inputs);
             runner.states.set(runner.batches.len(), &state)?;
             runner.batches.push(batch);
@@ -211,17 +227,17 @@ impl<'a> LayerwiseRunner<'a> {
         progress: BatchProgress,
     ) -> Result<SeenInputs> {
         let index = self.next_block().ok_or_else(|| Error::bug("a layerwise run beyond the last block"))?;
-        let has_gram = probe.is_some_and(Probe::has_gram);
-        self.check_before_block(index, has_gram)?;
+        self.check_before_block(index, probe)?;
         let (network, names) = self.network(weights, BlockPart::Block(index))?;
         let is_of_it = |layer: &str| self.part_of(layer) == BlockPart::Block(index);
-        let n_lanes = self.n_lanes(index, has_gram);
+        let n_lanes = self.n_lanes(index, probe);
         let (observers, watched, unseen) = ProbedNetwork::several(network, probe, &names, &is_of_it, n_lanes)?;
         let n_batches = self.batches.len();
         for first in (0..n_batches).step_by(observers.len()) {
             let group = first..n_batches.min(first + observers.len());
             let inputs = group.clone().map(|batch| Ok((self.state(batch)?, self.inputs(batch)?)));
             let ran = observers::run_block(&observers, index, advances, inputs.collect::<Result<_>>()?)?;
+            self.has_run = true;
             for ((batch, state), observer) in group.zip(ran).zip(&observers) {
                 observer.tell(probe)?;
                 state.map_or(Ok(()), |state| self.states.set(batch, &state))?;
@@ -251,8 +267,11 @@ impl<'a> LayerwiseRunner<'a> {
         let is_after = |layer: &str| self.part_of(layer) == BlockPart::Exit;
         let Observing { module: network, seen, unseen } = observed(network, probe, &names, &is_after)?;
         for batch in 0..self.batches.len() {
+            let extents = self.batches[batch].extents()?;
+            self.check_before("run the part after the last block", || {
+                network.run_sizes().exit(extents) + self.product_bytes()
+            })?;
             let state = self.state(batch)?;
-            self.check_before("run the part after the last block", network.exit_bytes(&state))?;
             let state = network.leave(state);
             each(&self.batches[batch], &network, state)?;
             self.check_memory("after the last block")?;

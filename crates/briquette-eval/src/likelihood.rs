@@ -4,6 +4,7 @@ use crate::batch_budget::{BatchBudget, Pace};
 use crate::lanes;
 use crate::metrics;
 use crate::outputs::{ItemProgress, device_of, to_host};
+use crate::run_batch::text_extents;
 use crate::samples::BATCH_TOKENS;
 use crate::state_file::StateFile;
 use crate::stopwatch::Stopwatch;
@@ -91,19 +92,23 @@ pub fn likelihood<'a>(
     // The first and the last window may differ in shape, so they cannot share a batch with the others.
     for same in windows.chunk_by(|a, b| (a.tokens.len(), a.n_scored) == (b.tokens.len(), b.n_scored)) {
         let n_tokens = same.first().map_or(0, |window| window.tokens.len());
-        pace.run(model.run_bytes(n_tokens), same, |group| {
-            let keeps = kept.as_ref().is_some_and(|kept| kept.has_room());
-            let scored = stopwatch.time(group.len(), || scored(model, group, keeps, &device))?;
-            for (nll, states) in scored {
-                found.nll += nll;
-                if let (Some(kept), true) = (&mut kept, keeps) {
-                    kept.push(&states, group[0].n_scored)?;
+        pace.run(
+            || model.run_bytes(text_extents(n_tokens)),
+            same,
+            |group| {
+                let keeps = kept.as_ref().is_some_and(|kept| kept.has_room());
+                let scored = stopwatch.time(group.len(), || scored(model, group, keeps, &device))?;
+                for (nll, states) in scored {
+                    found.nll += nll;
+                    if let (Some(kept), true) = (&mut kept, keeps) {
+                        kept.push(&states, group[0].n_scored)?;
+                    }
                 }
-            }
-            found.n_tokens += group.iter().map(|window| window.n_scored).sum::<usize>();
-            n_done += group.len();
-            progress(n_done, windows.len())
-        })?;
+                found.n_tokens += group.iter().map(|window| window.n_scored).sum::<usize>();
+                n_done += group.len();
+                progress(n_done, windows.len())
+            },
+        )?;
     }
     (found.batch_ms, found.batch_size) = (stopwatch.batch_ms, pace.largest);
     if found.nll.is_finite() {

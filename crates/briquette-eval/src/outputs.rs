@@ -2,6 +2,7 @@
 
 use crate::batch_budget::{BatchBudget, Pace};
 use crate::metrics;
+use crate::run_batch::{image_extents, text_extents};
 use crate::stopwatch::Stopwatch;
 use briquette_core::{Error, ErrorKind, Remedy, Result};
 use briquette_models::batches::{image_batches, stacked, text_batches};
@@ -142,23 +143,27 @@ fn of_texts(
     for batch in loader.iter() {
         let batch = batch?;
         let n_tokens = batch.iter().map(|it| it.item.0.len()).max().unwrap_or(0);
-        pace.run(model.run_bytes(n_tokens), &batch, |batch| {
-            let tokens: Vec<Tokens> = batch.iter().map(|it| it.item.clone()).collect();
-            let (n_rows, found) = stopwatch.time(batch.len(), || {
-                let (ids, padding) = padded(&tokens, &device);
-                let found = run(ids, padding);
-                let [n_texts, n_rows, width] = found.dims();
-                Ok((n_rows, to_host(found.reshape([n_texts * n_rows, width]))?))
-            })?;
-            for (text, item) in found.values.chunks(n_rows * found.width).zip(batch) {
-                // Padding has no row.
-                let n_rows = n_rows.min(item.item.0.len());
-                let own = text.chunks(found.width).take(n_rows);
-                rows.extend(own.map(|row| (item.index, row.to_vec())));
-            }
-            n_done += batch.len();
-            progress(n_done, n_items)
-        })?;
+        pace.run(
+            || model.run_bytes(text_extents(n_tokens)),
+            &batch,
+            |batch| {
+                let tokens: Vec<Tokens> = batch.iter().map(|it| it.item.clone()).collect();
+                let (n_rows, found) = stopwatch.time(batch.len(), || {
+                    let (ids, padding) = padded(&tokens, &device);
+                    let found = run(ids, padding);
+                    let [n_texts, n_rows, width] = found.dims();
+                    Ok((n_rows, to_host(found.reshape([n_texts * n_rows, width]))?))
+                })?;
+                for (text, item) in found.values.chunks(n_rows * found.width).zip(batch) {
+                    // Padding has no row.
+                    let n_rows = n_rows.min(item.item.0.len());
+                    let own = text.chunks(found.width).take(n_rows);
+                    rows.extend(own.map(|row| (item.index, row.to_vec())));
+                }
+                n_done += batch.len();
+                progress(n_done, n_items)
+            },
+        )?;
     }
     check_count(n_done, n_items)?;
     OutputRows::of_rows(rows, stopwatch.batch_ms, 0, &pace)
@@ -215,6 +220,14 @@ impl ScoreCollector<'_> {
         Ok(scores)
     }
 
+    /// Refuses to read an image beyond the memory limit. There may be no such image.
+    fn check_next(&self, index: usize, input: &ImageInput, pace: &Pace) -> Result<()> {
+        match index < self.images.len() {
+            true => pace.check_reading(self.images.file(index), || self.images.reading_bytes(index, input)),
+            false => Ok(()),
+        }
+    }
+
     fn of_images(
         &mut self,
         input: &ImageInput,
@@ -224,9 +237,13 @@ impl ScoreCollector<'_> {
     ) -> Result<()> {
         let images = self.images;
         let extents = images.extents(input)?;
-        let image_bytes = self.model.run_bytes(extents.iter().product());
+        let image_bytes = || self.model.run_bytes(image_extents(extents));
         let mut waiting: Vec<(usize, Vec<f32>)> = Vec::new();
-        for batch in image_batches(images, input, is_strict, pace.loading()).iter() {
+        let batches = image_batches(images, input, is_strict, pace.loading());
+        let mut batches = batches.iter();
+        loop {
+            self.check_next(self.rows.len() + waiting.len() + self.n_skipped, input, pace)?;
+            let Some(batch) = batches.next() else { break };
             let batch = batch?;
             self.n_skipped += batch.iter().filter(|it| it.item.is_none()).count();
             waiting.extend(batch.into_iter().filter_map(|it| Some((it.index, it.item?))));
@@ -256,10 +273,11 @@ impl ScoreCollector<'_> {
     ) -> Result<()> {
         let images = self.images;
         for index in 0..images.len() {
+            self.check_next(index, input, pace)?;
             match images.tiles(index, input, tile) {
                 Ok(tiles) => {
                     let mut sums = Vec::new();
-                    let tile_bytes = self.model.run_bytes(tiles.extents().iter().product());
+                    let tile_bytes = || self.model.run_bytes(image_extents(tiles.extents()));
                     pace.run(tile_bytes, tiles.corners(), |corners| {
                         let pixels: Vec<Vec<f32>> = corners.iter().map(|&at| tiles.pixels(at, input)).collect();
                         let scores = self.classify(&pixels, tiles.extents())?;

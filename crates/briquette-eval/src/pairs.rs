@@ -8,6 +8,7 @@ use crate::samples::{RunBatch, Samples, run_batches};
 use crate::state_file::StateFile;
 use crate::stopwatch::Stopwatch;
 use briquette_core::{Error, Result};
+use briquette_graph::Extents;
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::{Input, LoadedModel};
 
@@ -33,7 +34,9 @@ pub(crate) fn likelihood_of_pairs(
     for batch in batches {
         let n = batch.length() - 1;
         let order: Vec<usize> = (0..batch.n_items()).collect();
-        pace.run(model.run_bytes(batch.most_positions() / batch.n_items().max(1)), &order, |places| {
+        let (extents, of_reading) = (batch.extents()?, batch.part(0..1).reading_bytes()?);
+        let item_bytes = || model.run_bytes(Extents { batch: 1, ..extents }).max(of_reading);
+        pace.run(item_bytes, &order, |places| {
             let part = || batch.part(places[0]..places[0] + places.len());
             let keeps = kept.as_ref().is_some_and(|kept| kept.has_room());
             let (nll, states) = stopwatch.time(places.len(), || scored(model, part(), keeps))?;

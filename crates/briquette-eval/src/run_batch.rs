@@ -2,6 +2,7 @@
 
 use crate::image_items::pixels_of;
 use briquette_core::{Error, Result};
+use briquette_graph::Extents;
 use briquette_models::batches::stacked;
 use briquette_models::data::{ImageInput, Images, SoundInput};
 use briquette_models::graph_net::RunInputs;
@@ -9,6 +10,16 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Returns the extents of a text.
+pub(crate) fn text_extents(tokens: usize) -> Extents {
+    Extents { batch: 1, tokens, ..Extents::default() }
+}
+
+/// Returns the extents of an image of these channels, height and width.
+pub(crate) fn image_extents([_, height, width]: [usize; 3]) -> Extents {
+    Extents { batch: 1, image: [height, width], ..Extents::default() }
+}
 
 /// Texts of equal length, pairs with sources and targets of equal lengths, or images.
 #[derive(Debug, Clone)]
@@ -131,6 +142,43 @@ impl RunBatch {
     /// Returns the number of tokens, or of images.
     pub(crate) fn n_positions(&self) -> usize {
         self.places.len() * self.length()
+    }
+
+    /// Returns the extents of the graph that computes the batch. A source and its target have as many tokens as the longer.
+    ///
+    /// # Errors
+    /// Input: the shape of an array of images does not fit the network.
+    pub(crate) fn extents(&self) -> Result<Extents> {
+        let n = self.places.len().max(1);
+        let of_item = match &self.kind {
+            BatchKind::Images(source) => image_extents(source.images.extents(&source.input)?),
+            BatchKind::Pairs(BatchSources::Texts(ids), _) => text_extents(self.length().max(ids.len() / n)),
+            BatchKind::Texts(_) | BatchKind::Pairs(BatchSources::Sounds(..), _) => text_extents(self.length()),
+        };
+        Ok(Extents { batch: n, ..of_item })
+    }
+
+    /// Predicts the bytes that [`read`](Self::read) takes: all items, and one of them while it is prepared.
+    ///
+    /// # Errors
+    /// - Input: the shape of an array does not fit the network.
+    /// - Io: a file cannot be read.
+    pub(crate) fn reading_bytes(&self) -> Result<u64> {
+        let n = self.places.len() as u64;
+        // Items are collected, and stacked.
+        let stacked = |values: usize| 2 * 4 * n * values as u64;
+        match &self.kind {
+            BatchKind::Images(source) => {
+                let ImageSource { images, input, .. } = source.as_ref();
+                let of_each = self.places.iter().map(|&place| images.reading_bytes(place, input));
+                let most = of_each.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
+                Ok(stacked(images.extents(input)?.iter().product()) + most)
+            }
+            BatchKind::Pairs(BatchSources::Sounds(_, input), _) => {
+                Ok(stacked(input.n_mels * input.n_frames) + input.features_bytes())
+            }
+            BatchKind::Texts(_) | BatchKind::Pairs(BatchSources::Texts(_), _) => Ok(0),
+        }
     }
 
     /// Returns the largest number of positions that a layer computes: those of sources may be more than those of targets.

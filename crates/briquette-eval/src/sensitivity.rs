@@ -75,7 +75,7 @@ pub fn curvatures(
     progress: ItemProgress,
 ) -> Result<Curvatures> {
     check_gradients(arch)?;
-    let mut input = arch.input(checkpoint)?;
+    let mut input = room.input(arch, checkpoint)?;
     let batches = run_batches(arch, &mut input, data, spec, samples)?;
     let outputs = LossOutputs::of(&input, arch);
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
@@ -110,7 +110,7 @@ pub fn row_curvatures(
     progress: ItemProgress,
 ) -> Result<BTreeMap<String, InputStats>> {
     check_gradients(arch)?;
-    let mut input = arch.input(checkpoint)?;
+    let mut input = room.input(arch, checkpoint)?;
     let batches = run_batches(arch, &mut input, data, spec, samples)?;
     let outputs = LossOutputs::of(&input, arch);
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;

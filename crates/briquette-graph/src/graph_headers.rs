@@ -47,6 +47,10 @@ impl<'a> GraphHeaders<'a> {
         Self { tensors: self.tensors.clone(), layout: Some(layout) }
     }
 
+    pub(crate) fn of_tensors(tensors: Vec<TensorInfo>, layout: Option<WeightLayout>) -> Self {
+        Self { tensors: Cow::Owned(tensors), layout }
+    }
+
     /// Returns the tensors by name.
     pub fn headers(&self) -> Headers<'_> {
         Headers::new(&self.tensors, self.layout)

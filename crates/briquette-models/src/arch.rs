@@ -55,6 +55,14 @@ impl Arch {
         self.family().task
     }
 
+    /// Predicts the bytes that reading the input of a checkpoint's network takes at most.
+    ///
+    /// Reading a tokenizer.json takes 10 to 24 bytes for each byte of the file, by the kind of its model.
+    pub fn input_bytes(checkpoint: &Checkpoint) -> u64 {
+        let file = checkpoint.directory().join("tokenizer.json");
+        25 * std::fs::metadata(file).map_or(0, |file| file.len())
+    }
+
     /// Returns the input of a checkpoint's network.
     ///
     /// # Errors

@@ -62,6 +62,7 @@ pub(crate) use input::input;
 pub use linear_groups::{GroupValues, LinearGroup};
 pub(crate) use onnx_input::{onnx_input, onnx_task};
 pub use run_inputs::RunInputs;
+pub use run_size::RunSizes;
 pub use trace::NetworkTrace;
 pub use value::{AnyTensor, ValueObserver};
 
@@ -78,6 +79,7 @@ use onnx_programs::OnnxPrograms;
 use parts::BlockCuts;
 use program::GraphProgram;
 use run::GraphRun;
+use run_size::GraphSource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use weights::LayerIndex;
@@ -111,6 +113,8 @@ struct GraphOutline {
     cuts: BlockCuts,
     /// The longest text in tokens.
     max_tokens: Option<usize>,
+    /// What the graphs of other batches are built from, for the network of a family.
+    source: Option<GraphSource>,
     /// The ONNX model that the graph comes from; it has a graph for each shape of its inputs.
     onnx: Option<OnnxPrograms>,
     /// Programs so far, by given and wanted values.

@@ -5,6 +5,7 @@ use crate::text::TextTokenizer;
 use crate::{Arch, GraphNet, Input};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::Checkpoint;
+use briquette_graph::Extents;
 use briquette_nn::{NameMap, ToDType, held, load_compressed, load_into};
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -50,15 +51,16 @@ impl LoadedModel {
         self.network.classify(images.cast(self.compute)).cast(FloatDType::F32)
     }
 
-    /// Predicts the bytes that a first run on the CPU takes beside weights and inputs, for tokens or pixels of this number:
-    /// its values, and what a product of floats takes. 0 on other devices.
-    pub fn run_bytes(&self, n_inputs: usize) -> u64 {
+    /// Predicts the bytes that a first run on the CPU takes beside weights: its values, and what a product of floats takes.
+    ///
+    /// 0 on other devices.
+    pub fn run_bytes(&self, extents: Extents) -> u64 {
         if crate::device_name(&self.network.device()) != "cpu" {
             return 0;
         }
         let has_codes = held(&self.network).keys().any(|form| form.contains("int"));
         let of_product = if has_codes { 0 } else { scratch_bytes() + packed_bytes(self.network.graph()) };
-        self.network.run_bytes(n_inputs) + of_product
+        self.network.run_sizes().whole(extents) + of_product
     }
 
     /// Returns the model for inference: off the autodiff device, without training-only behaviour.
@@ -87,6 +89,15 @@ impl LoadedModel {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
         let (network, names) = filled(arch, checkpoint, device)?;
         let input = arch.input(checkpoint)?;
+        Ok(Self { arch, network, input, names, compute: FloatDType::F32 })
+    }
+
+    /// Like [`LoadedModel::load`], for an input that was read before.
+    ///
+    /// # Errors
+    /// See [`LoadedModel::open`].
+    pub fn load_with(checkpoint: &Checkpoint, arch: Arch, input: Input, device: &Device) -> Result<Self> {
+        let (network, names) = filled(arch, checkpoint, device)?;
         Ok(Self { arch, network, input, names, compute: FloatDType::F32 })
     }
 

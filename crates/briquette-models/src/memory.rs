@@ -231,25 +231,31 @@ fn above(now: Option<u64>, before: Option<u64>) -> Option<u64> {
 /// The most bytes of a packed matrix: larger ones are packed in blocks.
 const MOST_PACKED: u64 = 8 << 20;
 
-/// Returns the bytes that the largest product of floats takes on the CPU beside its inputs: two packed copies of its matrix.
+/// Returns the bytes that any run of a network takes on the CPU beside its weights: its plan, and the largest product of
+/// floats with two packed copies of its matrix.
 ///
-/// 0 for other devices, and for models whose layers run on codes.
-pub fn product_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> u64 {
-    if crate::device_name(device) != "cpu" || checkpoint.compressed() == Compressed::Quantized {
+/// 0 for other devices. Products on codes take nothing.
+pub fn least_run_bytes(checkpoint: &Checkpoint, arch: Arch, device: &Device) -> u64 {
+    if crate::device_name(device) != "cpu" {
         return 0;
     }
-    GraphNet::blank(arch, checkpoint, device).map_or(0, |(network, _)| packed_bytes(network.graph()))
+    let has_codes = checkpoint.compressed() == Compressed::Quantized;
+    let bytes = |network: GraphNet| {
+        let of_product = if has_codes { 0 } else { packed_bytes(network.graph()) };
+        network.run_sizes().plan() + of_product
+    };
+    GraphNet::blank(arch, checkpoint, device).map_or(0, |(network, _)| bytes(network))
 }
 
 /// Returns the bytes that all threads take for their first products of floats: each as many as its L2 cache has.
-pub(crate) fn scratch_bytes() -> u64 {
+pub fn scratch_bytes() -> u64 {
     // The thread that starts a product is not one of the pool.
     let n_threads = rayon::current_num_threads() as u64 + 1;
     n_threads * gemm_common::cache::CACHE_INFO[1].cache_bytes as u64
 }
 
 /// Returns the bytes of two packed copies of the largest matrix of a graph.
-pub(crate) fn packed_bytes(graph: &Graph) -> u64 {
+pub fn packed_bytes(graph: &Graph) -> u64 {
     let n_elements = |node: &Node| match (&node.op, node.inputs.get(1)) {
         (Op::Composite(Composite::Linear), Some(Operand::Weight(weight))) => graph.weights[weight.0].shape.n_elements(),
         _ => None,

@@ -1,14 +1,15 @@
 //! Fills a module from a checkpoint, one tensor at a time.
 
+mod tensor_data;
+
 use crate::coded::{Coded, StoredUse};
 use crate::module::{Trail, is_kept_turned};
 use crate::{Kind, NameMap, Parameter};
-use briquette_core::{DType, Error, OutputAxis, Result, Shape, rows};
-use briquette_formats::burnpack::to_burn;
+use briquette_core::{DType, Error, OutputAxis, Result, Shape};
 use briquette_formats::stored::StoredDir;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Bool, Bytes, DType as BurnDType, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType as BurnDType, Device, Int, Tensor, TensorData};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of tensors of each kind that an error lists.
@@ -19,8 +20,8 @@ const N_LISTED: usize = 10;
 /// Reads every format of [`Checkpoint`]: safetensors, PyTorch, burnpack and compressed directories.
 ///
 /// Weights take the type of the parameter. A parameter that is not initialized yet takes the device's default
-/// type, and its random initialization never runs. Memory is the module plus one tensor, or two if it is
-/// transposed. Masks and grids stay attached and keep their state. If a parameter is stored as codes, new
+/// type, and its random initialization never runs. Memory is the module plus a piece of one tensor, or the whole
+/// tensor where a source cannot read a part of it. Masks and grids stay attached and keep their state. If a parameter is stored as codes, new
 /// values are quantized to the same kind of codes.
 ///
 /// burn's clones of a batch norm share running statistics. Do not load into a clone of a module that you still
@@ -227,7 +228,7 @@ impl Loader<'_> {
             return None;
         }
         let place = *self.places.get(&self.trail.path())?;
-        match read(self.source.tensors, place) {
+        match tensor_data::read(self.source.tensors, place) {
             Ok(data) => Some(data),
             Err(error) => {
                 self.error = Some(error);
@@ -252,41 +253,6 @@ impl Loader<'_> {
                 None
             }
         }
-    }
-}
-
-/// Reads a whole tensor in its own type.
-fn read(source: &dyn TensorSource, place: ParameterPlace) -> Result<TensorData> {
-    let info = &source.tensors()[place.index];
-    let width = info.dtype.n_bits() / 8;
-    let mut bytes = zeros(info.n_bytes(), width);
-    source.read(place.index, 0, &mut bytes)?;
-    let mut shape = info.shape.0.clone();
-    if place.is_turned {
-        let mut turned = zeros(bytes.len(), width);
-        rows::transpose_bytes(&bytes, &mut turned, shape[1], shape[0], width);
-        bytes = turned;
-        shape.reverse();
-    }
-    if info.dtype == DType::Bool {
-        let bools: Vec<bool> = bytes.iter().map(|&byte| byte != 0).collect();
-        return Ok(TensorData::new(bools, shape));
-    }
-    let dtype = to_burn(info.dtype)
-        .ok_or_else(|| Error::input(format!("{} cannot be loaded", info.dtype)).at(format_args!("{:?}", info.name)))?;
-    Ok(TensorData::from_bytes(bytes, shape, dtype))
-}
-
-/// Returns zeros for elements of `width` bytes.
-///
-/// Bytes from a `Vec<u8>` would be copied into an aligned buffer, which doubles the memory of a large tensor.
-fn zeros(n_bytes: usize, width: usize) -> Bytes {
-    let n = n_bytes / width.max(1);
-    match width {
-        8 => Bytes::from_elems(vec![0_u64; n]),
-        4 => Bytes::from_elems(vec![0_u32; n]),
-        2 => Bytes::from_elems(vec![0_u16; n]),
-        _ => Bytes::from_elems(vec![0_u8; n_bytes]),
     }
 }
 

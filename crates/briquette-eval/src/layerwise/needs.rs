@@ -6,7 +6,10 @@ use crate::samples::RunBatch;
 use briquette_core::Result;
 use briquette_core::memory::MemoryLimit;
 use briquette_formats::{TensorSource, WeightLayout};
+use briquette_graph::Extents;
 use briquette_models::ModelTask;
+use briquette_models::memory::scratch_bytes;
+use briquette_nn::Probe;
 use briquette_nn::module::GROUP_PATCHES;
 use std::collections::BTreeSet;
 
@@ -29,13 +32,17 @@ struct Widths<'a> {
     n_outputs: u64,
 }
 
+fn has_gram(probe: Option<&Probe>) -> bool {
+    probe.is_some_and(Probe::has_gram)
+}
+
 impl LayerwiseRunner<'_> {
     /// Refuses to gather the Gram matrices of all blocks beyond the limit.
     ///
     /// # Errors
     /// Refused: the matrices exceed what is left.
     pub(crate) fn check_before_all_grams(&self) -> Result<()> {
-        let n_bytes: u64 = (0..self.n_blocks()).map(|block| self.gram_bytes(block, GRAM_BYTES)).sum();
+        let n_bytes = || (0..self.n_blocks()).map(|block| self.gram_bytes(block, GRAM_BYTES)).sum();
         self.check_before("gather the Gram matrices", n_bytes)
     }
 
@@ -43,9 +50,10 @@ impl LayerwiseRunner<'_> {
     ///
     /// # Errors
     /// Refused: the weights, the Gram matrices and the activations of one batch exceed what is left.
-    pub(super) fn check_before_block(&self, index: usize, has_gram: bool) -> Result<()> {
+    pub(super) fn check_before_block(&self, index: usize, probe: Option<&Probe>) -> Result<()> {
         let of_weights = self.parts.bytes_of(self.checkpoint, BlockPart::Block(index));
-        let n_bytes = of_weights + self.new_gram_bytes(index, has_gram) + self.batch_bytes(index);
+        let of_grams = || self.new_gram_bytes(index, has_gram(probe));
+        let n_bytes = || of_weights + of_grams() + self.batch_bytes(index, probe.is_some());
         self.check_before(&format!("run block {index}"), n_bytes)
     }
 
@@ -55,8 +63,8 @@ impl LayerwiseRunner<'_> {
     /// See [`check_before_block`](Self::check_before_block), for twice its bytes.
     pub(super) fn check_before_pair(&self, index: usize) -> Result<()> {
         let of_weights = self.parts.bytes_of(self.checkpoint, BlockPart::Block(index));
-        let n_bytes = of_weights + self.new_gram_bytes(index, true) + self.batch_bytes(index);
-        self.check_before(&format!("run block {index} twice to correct weights (calibration.correct)"), 2 * n_bytes)
+        let n_bytes = || 2 * (of_weights + self.new_gram_bytes(index, true) + self.batch_bytes(index, true));
+        self.check_before(&format!("run block {index} twice to correct weights (calibration.correct)"), n_bytes)
     }
 
     /// Returns the number of batches that run concurrently in both models: one with a limit.
@@ -64,9 +72,9 @@ impl LayerwiseRunner<'_> {
         if self.host_limit().is_some() { 1 } else { n_lanes(&self.device) }
     }
 
-    pub(super) fn check_before(&self, what: &str, n_bytes: u64) -> Result<()> {
+    pub(super) fn check_before(&self, what: &str, n_bytes: impl Fn() -> u64) -> Result<()> {
         let what = format!("{what} of {}", self.checkpoint.path().display());
-        self.host_limit().map_or(Ok(()), |limit| limit.check_before(&what, n_bytes))
+        self.host_limit().map_or(Ok(()), |limit| limit.check_before(&what, n_bytes()))
     }
 
     /// Returns the limit if the blocks run in the memory that it limits.
@@ -86,11 +94,11 @@ impl LayerwiseRunner<'_> {
     /// Returns the number of batches that run concurrently in a block: fewer if the limit leaves no room for more.
     ///
     /// The results do not depend on this number.
-    pub(super) fn n_lanes(&self, index: usize, has_gram: bool) -> usize {
+    pub(super) fn n_lanes(&self, index: usize, probe: Option<&Probe>) -> usize {
         let most = n_lanes(&self.device);
         let Some(limit) = self.host_limit() else { return most };
-        let left = limit.left().saturating_sub(self.new_gram_bytes(index, has_gram));
-        usize::try_from(left / self.batch_bytes(index).max(1)).unwrap_or(usize::MAX).clamp(1, most)
+        let left = limit.left().saturating_sub(self.new_gram_bytes(index, has_gram(probe)));
+        usize::try_from(left / self.batch_bytes(index, probe.is_some()).max(1)).unwrap_or(usize::MAX).clamp(1, most)
     }
 
     fn new_gram_bytes(&self, index: usize, has_gram: bool) -> u64 {
@@ -99,9 +107,31 @@ impl LayerwiseRunner<'_> {
 
     /// Returns the size of what a block computes, for the largest batch.
     ///
-    /// This is known from the graph of an image network. Of text networks, the inputs and outputs of all linear layers
-    /// count.
-    fn batch_bytes(&self, index: usize) -> u64 {
+    /// The graph predicts the values that are held at a time. With the inputs that probes copy, an image network may hold all
+    /// that a block computes, and a text network the inputs and outputs of all linear layers.
+    fn batch_bytes(&self, index: usize, is_observed: bool) -> u64 {
+        let of_probes = if is_observed { self.computed_bytes(index) } else { 0 };
+        self.held_bytes(index).max(of_probes) + self.product_bytes()
+    }
+
+    /// Returns the size of what a product of floats takes, with the scratch of every thread before the first one.
+    pub(super) fn product_bytes(&self) -> u64 {
+        let of_scratch = if self.has_run { 0 } else { scratch_bytes() };
+        of_scratch + self.parts.product_bytes
+    }
+
+    /// Returns the size of the values of a block that are held at a time, for the largest batch.
+    fn held_bytes(&self, index: usize) -> u64 {
+        let extents: Vec<Extents> = self.batches.iter().filter_map(|batch| batch.extents().ok()).collect();
+        // The longest items have the largest scores, and the batch with the most tokens the largest hidden states.
+        let longest = extents.iter().max_by_key(|of| (of.tokens, of.batch));
+        let largest = extents.iter().max_by_key(|of| of.tokens * of.batch);
+        let sizes = longest.into_iter().chain(largest).map(|of| self.parts.sizes.block(index, *of));
+        sizes.max().unwrap_or(0)
+    }
+
+    /// Returns the size of what the layers of a block compute, for the largest batch.
+    fn computed_bytes(&self, index: usize) -> u64 {
         if let Some(growth) = self.parts.growth(index).filter(|_| self.arch.task() == ModelTask::Classifier) {
             let has_groups = self.widths(index).iter().any(|layer| layer.n_groups > 1);
             let of_patches = if has_groups { GROUP_PATCH_BYTES } else { 0 };

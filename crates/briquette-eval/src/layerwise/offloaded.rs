@@ -33,7 +33,7 @@ pub fn run_offloaded(
     kept: Option<&mut StateFile>,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
-    let classes = text_classes(checkpoint, arch, over)?;
+    let classes = text_classes(checkpoint, arch, over, &room)?;
     let outputs = OffloadedOutputs { room, kept, classes };
     run_keeping_states(checkpoint, (arch, checkpoint), device, over, Samples::ALL, outputs, progress)
 }
@@ -62,7 +62,7 @@ pub(crate) fn run_keeping_states(
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
     let OffloadedOutputs { room, kept, classes } = outputs;
-    let mut input = arch.input(checkpoint)?;
+    let mut input = room.input(arch, checkpoint)?;
     let batches = run_batches(arch, &mut input, data, spec, samples)?;
     let since = Instant::now();
     let mut runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, weights)?;
@@ -96,9 +96,14 @@ pub(crate) fn run_keeping_states(
 }
 
 /// Returns the classes of a text classifier's data; `None` for other models.
-fn text_classes(checkpoint: &Checkpoint, arch: Arch, (data, spec): (&Data, &DataSpec)) -> Result<Option<TextClasses>> {
+fn text_classes(
+    checkpoint: &Checkpoint,
+    arch: Arch,
+    (data, spec): (&Data, &DataSpec),
+    room: &Room,
+) -> Result<Option<TextClasses>> {
     let Data::Sentences(sentences) = data else { return Ok(None) };
-    let Input::Text { label_names, .. } = arch.input(checkpoint)? else { return Ok(None) };
+    let Input::Text { label_names, .. } = room.input(arch, checkpoint)? else { return Ok(None) };
     let (network, _) = GraphNet::blank(arch, checkpoint, &Device::default())?;
     let found = network.classifies_text().then(|| TextClasses::of(sentences, &label_names, &network));
     found.transpose().map_err(|error| error.at(spec.path.display()))

@@ -2,6 +2,8 @@
 
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::GraphNet;
+use briquette_models::graph_net::RunSizes;
+use briquette_models::memory::packed_bytes;
 use briquette_nn::NameMap;
 use std::collections::BTreeMap;
 
@@ -26,6 +28,10 @@ pub struct NetworkParts {
     exit_needs_entry: bool,
     /// The elements that each block computes for an element of its input, where known.
     growth: Vec<Option<f64>>,
+    /// The memory of runs.
+    pub(super) sizes: RunSizes,
+    /// What a product of floats takes on the CPU.
+    pub(super) product_bytes: u64,
     /// The number of channel groups of convolutions that have several, by layer.
     groups: BTreeMap<String, usize>,
 }
@@ -38,6 +44,8 @@ impl NetworkParts {
             blocks: (0..network.n_blocks()).map(|index| prefixes(network.block_paths(index))).collect(),
             exit: prefixes(network.exit_paths()),
             exit_needs_entry: network.exit_needs_entry(),
+            sizes: network.run_sizes(),
+            product_bytes: packed_bytes(network.graph()),
             growth: (0..network.n_blocks()).map(|index| network.growth(index)).collect(),
             groups: network.channel_groups().into_iter().map(|(path, n)| (names.renamed(&path), n)).collect(),
         }

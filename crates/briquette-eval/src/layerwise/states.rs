@@ -2,8 +2,9 @@
 
 use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, Result};
+use briquette_formats::Checkpoint;
 use briquette_formats::draft::ScratchFile;
-use briquette_models::{BlockState, HostValue};
+use briquette_models::{Arch, BlockState, HostValue, Input};
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,15 @@ impl<'a> Room<'a> {
         Self { max_bytes: limit.map(|limit| limit.n_bytes / 4), limit, directory }
     }
 
+    /// Reads the input of a checkpoint's network, such as its tokenizer.
+    ///
+    /// # Errors
+    /// - Refused: reading it could exceed the limit.
+    /// - See [`Arch::input`].
+    pub(crate) fn input(&self, arch: Arch, checkpoint: &Checkpoint) -> Result<Input> {
+        input_within(self.limit, arch, checkpoint)
+    }
+
     /// Returns the room that remains beside weights of `n_bytes`.
     ///
     /// Hidden states take at most half of it: computation needs the rest.
@@ -41,6 +51,18 @@ impl<'a> Room<'a> {
         let most = limit.left().saturating_sub(n_bytes) / 2;
         Ok(Self { max_bytes: Some(self.max_bytes.map_or(most, |max_bytes| max_bytes.min(most))), ..self })
     }
+}
+
+/// Reads the input of a checkpoint's network within a limit.
+///
+/// # Errors
+/// See [`Room::input`].
+pub(crate) fn input_within(limit: Option<MemoryLimit>, arch: Arch, checkpoint: &Checkpoint) -> Result<Input> {
+    if let Some(limit) = limit.filter(MemoryLimit::is_of_host) {
+        let what = format!("read the tokenizer of {}", checkpoint.path().display());
+        limit.check_before(&what, Arch::input_bytes(checkpoint))?;
+    }
+    arch.input(checkpoint)
 }
 
 /// The states of each batch: the values between two blocks.

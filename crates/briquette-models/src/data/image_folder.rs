@@ -3,7 +3,9 @@
 use super::{ImageInput, ImageTiles, empty, out_of_range};
 use briquette_core::{Error, Result};
 use briquette_formats::presence;
-use image::{DynamicImage, ImageReader};
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader};
+use std::fs::File;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// File extensions of images.
@@ -78,6 +80,11 @@ impl ImageFolder {
         &self.classes
     }
 
+    /// Returns the file of an image.
+    pub fn file(&self, index: usize) -> &Path {
+        &self.files[index].0
+    }
+
     /// Returns the class of an image.
     pub fn label(&self, index: usize) -> usize {
         self.files[index].1
@@ -89,7 +96,7 @@ impl ImageFolder {
     /// - Input: the image cannot be decoded
     /// - Io: the file cannot be read
     pub fn pixels(&self, index: usize, input: &ImageInput) -> Result<Vec<f32>> {
-        Ok(input.prepare(&self.decode(index)?))
+        Ok(input.prepare(self.decode(index)?))
     }
 
     /// Cuts an image into tiles of at most `tile` by `tile`.
@@ -98,7 +105,7 @@ impl ImageFolder {
     /// Input: the scaled image would be too large. See [`ImageFolder::pixels`] for other errors.
     pub fn tiles(&self, index: usize, input: &ImageInput, tile: usize) -> Result<ImageTiles> {
         let at = |message: String| Error::input(message).at(self.files[index].0.display());
-        let tiles = ImageTiles::of(&self.decode(index)?, input, tile).map_err(at)?;
+        let tiles = ImageTiles::of(self.decode(index)?, input, tile).map_err(at)?;
         let ([_, height, width], least) = (tiles.extents(), input.least_side);
         if height.min(width) < least {
             return Err(at(format!(
@@ -114,12 +121,62 @@ impl ImageFolder {
     /// See [`ImageFolder::pixels`].
     pub fn decode(&self, index: usize) -> Result<DynamicImage> {
         let path = &self.files[index].0;
-        let reader = ImageReader::open(path).map_err(|source| Error::io("cannot open", path, source))?;
-        let reader = reader.with_guessed_format().map_err(|source| Error::io("cannot read", path, source))?;
-        reader.decode().map_err(|source| {
+        self.reader(index)?.decode().map_err(|source| {
             Error::input(format!("it is not a valid image: {source}; download it again")).at(path.display())
         })
     }
+
+    /// Predicts the bytes that decoding and preparing an image takes, from its header; 0 for a file without a valid one.
+    ///
+    /// # Errors
+    /// Io: the file cannot be read.
+    pub fn decoding_bytes(&self, index: usize, input: &ImageInput) -> Result<u64> {
+        /// Bytes of a decoder's tables and buffers.
+        const BUFFERS: u64 = 1 << 20;
+        let (path, reader) = (self.file(index), self.reader(index)?);
+        let format = reader.format();
+        let n_file = std::fs::metadata(path).map_or(0, |file| file.len());
+        let Ok(decoder) = reader.into_decoder() else { return Ok(0) };
+        let ((width, height), n_decoded) = (decoder.dimensions(), decoder.total_bytes());
+        let beside = match format {
+            // Coefficients of 16 bits for each value.
+            Some(ImageFormat::Jpeg) if jpeg_is_progressive(path).unwrap_or(true) => n_file + 2 * n_decoded,
+            Some(ImageFormat::Jpeg) => n_file,
+            // Brightness of each pixel, and colors of each four.
+            Some(ImageFormat::WebP) => n_file + n_decoded,
+            _ => 0,
+        };
+        let of_decoding = n_decoded + beside + BUFFERS;
+        Ok(of_decoding.max(input.preparing_bytes([height, width].map(u64::from), n_decoded)))
+    }
+
+    fn reader(&self, index: usize) -> Result<ImageReader<BufReader<File>>> {
+        let path = &self.files[index].0;
+        let reader = ImageReader::open(path).map_err(|source| Error::io("cannot open", path, source))?;
+        reader.with_guessed_format().map_err(|source| Error::io("cannot read", path, source))
+    }
+}
+
+/// Returns whether a JPEG file has several passes over its image: whether its frame header is of such a kind.
+fn jpeg_is_progressive(path: &Path) -> std::io::Result<bool> {
+    let mut file = BufReader::new(File::open(path)?);
+    file.seek_relative(2)?;
+    loop {
+        let mut marker = [0; 4];
+        file.read_exact(&mut marker)?;
+        match marker {
+            // Fill bytes may come before a marker.
+            [0xFF, 0xFF, ..] => file.seek_relative(-3)?,
+            [0xFF, 0xC4 | 0xC8 | 0xCC, ..] => skip(&mut file, marker)?,
+            [0xFF, kind @ 0xC0..=0xCF, ..] => return Ok(kind & 3 == 2),
+            _ => skip(&mut file, marker)?,
+        }
+    }
+}
+
+/// Skips the rest of a segment of a JPEG file, whose length counts itself.
+fn skip(file: &mut BufReader<File>, [_, _, high, low]: [u8; 4]) -> std::io::Result<()> {
+    file.seek_relative(i64::from(u16::from_be_bytes([high, low])) - 2)
 }
 
 /// Returns the paths that pass the check.

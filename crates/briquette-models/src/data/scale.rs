@@ -4,7 +4,6 @@ use super::ImageInput;
 use super::image_input::MAX_SIDE;
 use image::DynamicImage;
 use image::imageops::{self, FilterType};
-use std::borrow::Cow;
 
 /// Largest number of pixels that are scaled before cropping.
 const MAX_BEFORE_CROP: usize = 1 << 26;
@@ -13,17 +12,29 @@ const MAX_BEFORE_CROP: usize = 1 << 26;
 const MAX_WHOLE: usize = MAX_SIDE * MAX_SIDE;
 
 impl ImageInput {
+    /// Predicts the bytes that [`prepare`](Self::prepare) takes for an image of this height and width, with the image.
+    ///
+    /// The image is held with its conversion to bytes of the network's channels, then the converted image with its scaled
+    /// rows: `image` computes four channels of f32.
+    pub(super) fn preparing_bytes(&self, [height, width]: [u64; 2], n_decoded: u64) -> u64 {
+        let converted = height * width * self.channels as u64;
+        let kept = if n_decoded == converted { 0 } else { converted };
+        let [scaled, _] = self.resized(height as usize, width as usize);
+        let values = 4 * (self.channels * self.crop[0] * self.crop[1]) as u64;
+        n_decoded + kept.max(16 * width * scaled as u64) + 2 * values
+    }
+
     /// Scales, crops and normalizes an image to values `[channels, height, width]`.
-    pub fn prepare(&self, image: &DynamicImage) -> Vec<f32> {
+    pub fn prepare(&self, image: DynamicImage) -> Vec<f32> {
         let [height, width] = self.crop;
         let (image, [full_height, full_width]) = part(image, self);
         let (top, left) = (centred(full_height, height), centred(full_width, width));
         let (full_width, full_height) = (full_width as u32, full_height as u32);
         let bytes: Vec<u8> = if self.channels == 1 {
-            let sized = imageops::resize(&image.to_luma8(), full_width, full_height, FilterType::Triangle);
+            let sized = imageops::resize(&image.into_luma8(), full_width, full_height, FilterType::Triangle);
             imageops::crop_imm(&sized, left, top, width as u32, height as u32).to_image().into_raw()
         } else {
-            let sized = imageops::resize(&image.to_rgb8(), full_width, full_height, FilterType::Triangle);
+            let sized = imageops::resize(&image.into_rgb8(), full_width, full_height, FilterType::Triangle);
             imageops::crop_imm(&sized, left, top, width as u32, height as u32).to_image().into_raw()
         };
         let n = self.channels;
@@ -40,15 +51,15 @@ fn centred(full: usize, cut: usize) -> u32 {
 /// Returns the part of an image to scale, and its scaled height and width, for a center crop.
 ///
 /// This is the whole image unless it would exceed [`MAX_BEFORE_CROP`] pixels.
-fn part<'a>(image: &'a DynamicImage, input: &ImageInput) -> (Cow<'a, DynamicImage>, [usize; 2]) {
+fn part(image: DynamicImage, input: &ImageInput) -> (DynamicImage, [usize; 2]) {
     let full = [image.height() as usize, image.width() as usize];
     let scaled = input.resized(full[0], full[1]);
     if scaled[0].saturating_mul(scaled[1]) <= MAX_BEFORE_CROP {
-        return (Cow::Borrowed(image), scaled);
+        return (image, scaled);
     }
     let [rows, columns] = [0, 1].map(|side| middle(full[side], scaled[side], input.crop[side]));
     let cut = image.crop_imm(columns.start, rows.start, columns.length, rows.length);
-    (Cow::Owned(cut), [rows.scaled, columns.scaled])
+    (cut, [rows.scaled, columns.scaled])
 }
 
 /// Checks that an image of this height and width is not too large.
@@ -102,7 +113,7 @@ mod tests {
     fn ordinary_images_are_scaled_as_a_whole() {
         let input = ImageInput::of_imagenet(3);
         let image = DynamicImage::ImageRgb8(RgbImage::new(20, 10));
-        let (part, scaled) = part(&image, &input);
+        let (part, scaled) = part(image.clone(), &input);
         assert_eq!((part.dimensions(), scaled), ((20, 10), [256, 512]));
     }
 
@@ -113,13 +124,13 @@ mod tests {
             DynamicImage::ImageRgb8(RgbImage::from_fn(1, n, |_, y| Rgb([at(y), 9, 7])))
         };
         let input = ImageInput { resize: Some(64), crop: [48, 48], ..ImageInput::of_imagenet(3) };
-        let (long, short) = (input.prepare(&stripes(60_000)), input.prepare(&stripes(100)));
+        let (long, short) = (input.prepare(stripes(60_000)), input.prepare(stripes(100)));
         assert_eq!(long.len(), 3 * 48 * 48);
         let apart = long.iter().zip(&short).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         // Neighbouring bytes differ by 1 / 255 / 0.224, the largest rounding difference.
         assert!(apart <= 1.5 / 255.0 / 0.224, "{apart}");
         let wide = DynamicImage::ImageLuma8(image::GrayImage::new(60_000, 1));
-        assert_eq!(ImageInput::of_imagenet(1).prepare(&wide).len(), 224 * 224);
+        assert_eq!(ImageInput::of_imagenet(1).prepare(wide).len(), 224 * 224);
     }
 
     #[test]

@@ -26,6 +26,14 @@ impl SoundInput {
         Self { n_mels, n_frames, n_fft: 400, hop: 160, rate: 16_000 }
     }
 
+    /// Predicts the bytes that computing the features of a sound takes at most.
+    ///
+    /// A sample takes up to 2 bytes in the file and 12 while samples are collected; a value of the spectrogram takes 8, and 4
+    /// as a feature.
+    pub fn features_bytes(&self) -> u64 {
+        (14 * self.n_frames * self.hop + 12 * self.n_mels * self.n_frames) as u64
+    }
+
     /// Returns the features of a WAV file, `[bands, frames]`.
     ///
     /// # Errors

@@ -175,6 +175,14 @@ impl Images {
         }
     }
 
+    /// Returns the file of an image.
+    pub fn file(&self, index: usize) -> &Path {
+        match self {
+            Self::Folder(images) => images.file(index),
+            Self::Array(images) => images.path(),
+        }
+    }
+
     /// Checks that every label is a class of the model.
     ///
     /// # Errors
@@ -195,6 +203,19 @@ impl Images {
         match self {
             Self::Folder(images) => images.pixels(index, input),
             Self::Array(images) => images.pixels(index, input),
+        }
+    }
+
+    /// Predicts the bytes that reading an image and preparing it takes.
+    ///
+    /// # Errors
+    /// - Input: the shape of an array does not fit the network.
+    /// - Io: the file cannot be read.
+    pub fn reading_bytes(&self, index: usize, input: &ImageInput) -> Result<u64> {
+        let values = 4 * self.extents(input)?.iter().product::<usize>() as u64;
+        match self {
+            Self::Folder(images) => images.decoding_bytes(index, input),
+            Self::Array(_) => Ok(2 * values),
         }
     }
 

@@ -26,7 +26,7 @@ impl ImageTiles {
     /// if set.
     ///
     /// The error describes an image that is too large.
-    pub(crate) fn of(image: &DynamicImage, input: &ImageInput, most: usize) -> Result<Self, String> {
+    pub(crate) fn of(image: DynamicImage, input: &ImageInput, most: usize) -> Result<Self, String> {
         let (height, width) = (image.height() as usize, image.width() as usize);
         let [height, width] = input.resize.map_or([height, width], |_| input.resized(height, width));
         if input.resize.is_some() {
@@ -34,10 +34,10 @@ impl ImageTiles {
         }
         let (w, h) = (width as u32, height as u32);
         let bytes = match (input.channels, input.resize) {
-            (1, None) => image.to_luma8().into_raw(),
-            (1, Some(_)) => imageops::resize(&image.to_luma8(), w, h, FilterType::Triangle).into_raw(),
-            (_, None) => image.to_rgb8().into_raw(),
-            (_, Some(_)) => imageops::resize(&image.to_rgb8(), w, h, FilterType::Triangle).into_raw(),
+            (1, None) => image.into_luma8().into_raw(),
+            (1, Some(_)) => imageops::resize(&image.into_luma8(), w, h, FilterType::Triangle).into_raw(),
+            (_, None) => image.into_rgb8().into_raw(),
+            (_, Some(_)) => imageops::resize(&image.into_rgb8(), w, h, FilterType::Triangle).into_raw(),
         };
         let ((tile_height, rows), (tile_width, cols)) = (cut(height, most), cut(width, most));
         let corners = rows.iter().flat_map(|&row| cols.iter().map(move |&col| [row, col])).collect();
@@ -83,7 +83,7 @@ mod tests {
     fn a_tile_has_the_pixels_at_its_corner() {
         let image = image::RgbImage::from_fn(7, 5, |x, y| image::Rgb([x as u8, y as u8, 9]));
         let input = ImageInput { resize: None, ..ImageInput::of_imagenet(3) };
-        let tiles = ImageTiles::of(&image.into(), &input, 3).unwrap();
+        let tiles = ImageTiles::of(image.into(), &input, 3).unwrap();
         assert_eq!((tiles.extents(), tiles.corners().len()), ([3, 3, 3], 6));
         for &[top, left] in tiles.corners() {
             let pixels = tiles.pixels([top, left], &input);
@@ -93,7 +93,7 @@ mod tests {
             assert_eq!((pixels.len(), pixels[26]), (27, expected(2, 9)));
         }
         let input = ImageInput { resize: Some(10), ..input };
-        let tiles = ImageTiles::of(&image::GrayImage::new(7, 5).into(), &input, 8).unwrap();
+        let tiles = ImageTiles::of(image::GrayImage::new(7, 5).into(), &input, 8).unwrap();
         assert_eq!((tiles.extents(), tiles.corners()), ([3, 5, 7], &[[0, 0], [0, 7], [5, 0], [5, 7]][..]));
     }
 }

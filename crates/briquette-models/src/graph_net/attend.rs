@@ -6,7 +6,7 @@ use crate::cache::KeyValues;
 use crate::layers::Dropout;
 use crate::rope::Rotation;
 use briquette_cpu::float::ScoreRule;
-use briquette_graph::op::Rotary;
+use briquette_graph::op::{Attention, Rotary};
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, DType, Tensor};
 
@@ -98,18 +98,27 @@ pub(super) fn attend(
         return weighted_sum(probabilities, v, call, dropout);
     }
     let length = q.dims()[1];
-    let is_windowed = settings.window.is_some_and(|window| window < length);
-    if bias.is_some() || is_windowed || settings.cross || !call.has_usual_scores() {
+    if holds_scores(settings, call.width, bias.is_some(), length) {
         return weighted_sum(probabilities([q, k], bias, call, tokens.padding.clone()), v, call, dropout);
     }
     if settings.causal {
         return attend_causally([q, k, v], heads, kv_heads);
     }
     let padding = tokens.padding.clone().unwrap_or_else(|| no_padding(&q));
-    if heads != kv_heads {
-        return weighted_sum(probabilities([q, k], None, call, Some(padding)), v, call, dropout);
-    }
     attend_to_tokens([q, k, v], heads, padding, dropout)
+}
+
+/// Returns whether all scores of an attention are in memory. Kernels compute usual scores in tiles.
+pub(super) fn holds_scores(settings: &Attention, width: usize, has_bias: bool, length: usize) -> bool {
+    let is_windowed = settings.window.is_some_and(|window| window < length);
+    let is_grouped = !settings.causal && settings.heads != settings.kv_heads;
+    has_bias || is_windowed || is_grouped || settings.cross || !has_usual_scores(settings, width)
+}
+
+/// Returns whether scores are `q kᵀ / √width`, which all kernels compute.
+fn has_usual_scores(settings: &Attention, width: usize) -> bool {
+    let usual = 1.0 / (width as f64).sqrt();
+    settings.soft_cap.is_none() && settings.scale.is_none_or(|scale| (scale - usual).abs() <= 1e-12)
 }
 
 /// Scales queries so that kernels, which divide by `√width`, compute the scores of these settings.
@@ -176,7 +185,7 @@ pub(super) fn probabilities(
 /// Returns `[1, 1, length, length]`, true where a query must not see a key.
 ///
 /// A window of `w` tokens is a token and the `w - 1` before it; without causality, as many after it too.
-fn hidden_keys(settings: &briquette_graph::op::Attention, length: usize) -> burn::tensor::TensorData {
+fn hidden_keys(settings: &Attention, length: usize) -> burn::tensor::TensorData {
     let is_hidden = |query: usize, key: usize| {
         let is_later = settings.causal && key > query;
         is_later || settings.window.is_some_and(|window| query.abs_diff(key) >= window)

@@ -4,6 +4,7 @@ use super::dropout::{GraphDropout, dropped_values};
 use super::example::{EXAMPLE, max_tokens};
 use super::headers::{GraphHeaders, config_of};
 use super::parts::BlockCuts;
+use super::run_size::GraphSource;
 use super::weights::{BlankLayers, blank_layers};
 use super::{GraphNet, GraphOutline};
 use crate::Arch;
@@ -118,7 +119,7 @@ impl GraphNet {
     }
 
     /// Like [`blank`](Self::blank), for a network of any task, with or without its head.
-    fn of_family(family: &Family, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
+    fn of_family(family: &'static Family, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         let (tensors, config) = (GraphHeaders::of(checkpoint), config_of(checkpoint)?);
         let found = Self::of_headers(family, &tensors.headers(), &config, Initial::default(), device);
         let found = found.map_err(|error| match family.graph(&tensors.turned().headers(), &config, EXAMPLE) {
@@ -137,7 +138,7 @@ impl GraphNet {
 
     /// Creates the unfilled network of these headers, with the dropout of a config.json.
     pub(super) fn of_headers(
-        family: &Family,
+        family: &'static Family,
         headers: &Headers,
         config: &Config,
         initial: Initial,
@@ -146,7 +147,10 @@ impl GraphNet {
         let graph = family.graph(headers, config, EXAMPLE)?;
         let dropout = GraphDropout::of(config, &graph.family)?;
         let max_tokens = max_tokens(family, headers, config)?;
-        let (network, names) = Self::with_initial(graph, initial, max_tokens, device)?;
+        let (mut network, names) = Self::with_initial(graph, initial, max_tokens, device)?;
+        if let Some(outline) = Arc::get_mut(&mut network.outline) {
+            outline.source = Some(GraphSource { family, headers: headers.to_graph_headers(), config: config.clone() });
+        }
         Ok((Self { dropout, ..network }, names))
     }
 
@@ -196,6 +200,7 @@ impl GraphNet {
             last_state,
             cuts,
             max_tokens,
+            source: None,
             onnx,
             programs,
         };

@@ -77,6 +77,7 @@ impl GraphNet {
             last_state,
             cuts,
             max_tokens,
+            source: None,
             onnx,
             programs,
         };

@@ -45,7 +45,7 @@ impl GraphNet {
     /// Config: there are no such layers or sizes, or config.json does not express the sizes of the network.
     pub(crate) fn smaller(
         &self,
-        family: &Family,
+        family: &'static Family,
         config: &mut Map<String, Value>,
         how: &Smaller,
         device: &Device,
@@ -72,7 +72,7 @@ impl GraphNet {
     /// Creates a network whose sizes follow from the use of each weight, and updates `config`.
     fn resized(
         &self,
-        family: &Family,
+        family: &'static Family,
         config: &mut Map<String, Value>,
         sizes: &Map<String, Value>,
         device: &Device,
@@ -107,7 +107,7 @@ impl GraphNet {
     }
 
     fn of_shapes(
-        family: &Family,
+        family: &'static Family,
         config: &Map<String, Value>,
         TensorShapes(tensors): TensorShapes,
         device: &Device,

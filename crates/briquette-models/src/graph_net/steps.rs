@@ -193,14 +193,6 @@ pub(super) struct ExpertsCall {
     pub(super) function: ElementFunction,
 }
 
-impl AttentionCall {
-    /// Returns whether scores are `q kᵀ / √width`, which all kernels compute.
-    pub(super) fn has_usual_scores(&self) -> bool {
-        let usual = 1.0 / (self.width as f64).sqrt();
-        self.settings.soft_cap.is_none() && self.settings.scale.is_none_or(|scale| (scale - usual).abs() <= 1e-12)
-    }
-}
-
 impl GraphStep {
     /// Returns the layers that the step uses, with parameters among its inputs.
     pub(super) fn layers(&self) -> Vec<usize> {
