@@ -81,3 +81,38 @@ fn an_evaluation_of_any_family_stays_below_its_limit() {
         },
     );
 }
+
+#[test]
+fn data_beyond_the_limit_is_refused_before_it_is_read() {
+    let sandbox = with("bert");
+    let text = "the cat sat on the mat ".repeat(8);
+    sandbox.write("many.txt", format!("{text}\n").repeat(40_000));
+    let (code, peak) = run(&sandbox, "eval m --data many.txt --memory-limit 8MB");
+    assert!(code == 6 && peak <= 8_000_000, "{peak}");
+    std::fs::create_dir_all(sandbox.path("pictures/a")).unwrap();
+    sandbox.write("pictures/a/large.bmp", bitmap(3000));
+    crate::sandbox::copy(&crate::sandbox::repository().join("fixtures/families/vit"), &sandbox.path("vit"));
+    for way in ["", "--offload"] {
+        let line = format!("eval vit --data pictures {way} --memory-limit");
+        let (code, peak) = run(&sandbox, &format!("{line} 20MB"));
+        assert!(code == 6 && peak <= 20_000_000, "{peak}");
+        assert_eq!(run(&sandbox, &format!("{line} 200MB")).0, 0);
+    }
+}
+
+/// Returns a black picture of `side` by `side` pixels.
+fn bitmap(side: u32) -> Vec<u8> {
+    let n_bytes = 3 * side * side;
+    let words = |values: &[u32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let header = words(&[54 + n_bytes, 0, 54, 40, side, side, 1 | 24 << 16, 0, n_bytes, 0, 0, 0, 0]);
+    [b"BM".to_vec(), header, vec![0; n_bytes as usize]].concat()
+}
+
+#[test]
+fn a_long_document_takes_little_more_than_its_tokens() {
+    let sandbox = with("gpt2");
+    sandbox.write("long.txt", "a cat sat on the mat. ".repeat(200_000));
+    let (code, peak) = run(&sandbox, "calibrate m --data long.txt --max-length 16 --samples 4 -o m.stats");
+    // A token for each letter: 4.4 million.
+    assert!(code == 0 && peak <= 150_000_000, "{peak}");
+}

@@ -36,6 +36,7 @@ const COMMANDS: &[&str] = &[
     "briquette compress fixtures/digits -o out/x --prune 0.4 --prune-method wanda --statistics bert.stats.safetensors",
     "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 10kB",
     "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 190kB",
+    "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 900kB",
     "briquette eval fixtures/digits --data fixtures/digits-data.safetensors --memory-limit 2MB",
     "briquette eval wordy --data fixtures/models/sentences.txt --memory-limit 1MB",
     "briquette eval fixtures/families/vit --data fixtures/models/images --memory-limit 1MB",

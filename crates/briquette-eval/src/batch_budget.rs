@@ -126,6 +126,25 @@ impl<'a> Pace<'a> {
         Err(Error::refused(message).at("memory.limit"))
     }
 
+    /// Refuses a run whose outputs would exceed the limit: `n_rows` of `width` for `n_done` of `n_items` items.
+    ///
+    /// Rows are collected in a list, which grows to twice its length, and are copied once.
+    ///
+    /// # Errors
+    /// Refused: the outputs would exceed the limit.
+    pub(crate) fn check_outputs(&self, [n_rows, width]: [usize; 2], [n_done, n_items]: [usize; 2]) -> Result<()> {
+        let (Some(limit), Some(live)) = (self.limit, self.live()) else { return Ok(()) };
+        let n_left = n_items.saturating_sub(n_done) as f64 / n_done.max(1) as f64 * n_rows as f64;
+        let peak = live + ((n_left + n_rows as f64) * (8 * width + 120) as f64) as u64;
+        if peak <= limit {
+            return Ok(());
+        }
+        let message = format!(
+            "the outputs of {n_items} items need about {peak} bytes, expected at most {limit}; try less data or a larger limit"
+        );
+        Err(Error::refused(message).at("memory.limit"))
+    }
+
     /// Refuses a batch of `n` items if its predicted peak is above the limit: the first by the bytes of an item, those of a
     /// fixed size by the batches before them.
     fn check_before(&self, n: usize, item_bytes: impl Fn() -> u64) -> Result<()> {

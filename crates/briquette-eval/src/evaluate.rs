@@ -138,7 +138,7 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: ItemPr
     let opened = [Some(&checkpoint), reference.as_ref().map(|(reference, _)| reference)];
     choice.check_used(&opened.into_iter().flatten().collect::<Vec<_>>())?;
     // Opens the data before the reference runs, so that unreadable data fails early.
-    let data = request.data.open(arch.task())?;
+    let data = request.data.open_within(arch.task(), limit_of(request, meters))?;
     if let (Some(_), Some(_)) = (&request.offload, request.data.stride) {
         return Err(Error::config("memory.offload does not support overlapping windows; remove it, or the stride")
             .at("data.stride"));
@@ -245,8 +245,7 @@ impl Runner<'_> {
 
     /// Returns the memory limit and its meter.
     fn limit(&self) -> Option<MemoryLimit<'_>> {
-        let meter = self.meters.iter().rfind(|meter| meter.peak_bytes().is_some());
-        self.request.fits.limit.zip(meter).map(|(n_bytes, meter)| MemoryLimit::set(n_bytes, *meter))
+        limit_of(self.request, self.meters)
     }
 
     /// Refuses to load weights that exceed the memory limit together with the least that a run takes.
@@ -279,6 +278,12 @@ impl Runner<'_> {
         let original = HeadAndStates { network: &head, states: before };
         nearness(original, HeadAndStates { network, states }, (device, compute), progress)
     }
+}
+
+/// Returns the memory limit of a request, with the meter that has a peak.
+fn limit_of<'a>(request: &Request, meters: &'a [&'a dyn MemoryMeter]) -> Option<MemoryLimit<'a>> {
+    let meter = meters.iter().rfind(|meter| meter.peak_bytes().is_some());
+    request.fits.limit.zip(meter).map(|(n_bytes, meter)| MemoryLimit::set(n_bytes, *meter))
 }
 
 /// Opens the reference model and checks that it takes the same data.

@@ -56,7 +56,8 @@ impl OutputRows {
         }
         let width = rows.first().map_or(0, |(_, row)| row.len());
         let places = rows.iter().map(|(index, _)| *index).collect();
-        let values = rows.into_iter().flat_map(|(_, row)| row).collect();
+        let mut values = Vec::with_capacity(rows.len() * width);
+        rows.into_iter().for_each(|(_, row)| values.extend(row));
         Ok(Self { width, values, places, batch_ms, n_skipped, batch_size, ..Self::default() })
     }
 }
@@ -164,6 +165,7 @@ fn of_texts(
                 progress(n_done, n_items)
             },
         )?;
+        pace.check_outputs(extents_of(&rows), [n_done, n_items])?;
     }
     check_count(n_done, n_items)?;
     OutputRows::of_rows(rows, stopwatch.batch_ms, 0, &pace)
@@ -257,7 +259,9 @@ impl ScoreCollector<'_> {
                     Ok(())
                 })?;
             }
-            progress(self.rows.len() + self.n_skipped, images.len())?;
+            let n_done = self.rows.len() + self.n_skipped;
+            pace.check_outputs(extents_of(&self.rows), [n_done, images.len()])?;
+            progress(n_done, images.len())?;
         }
         Ok(())
     }
@@ -313,6 +317,11 @@ pub(crate) fn to_host(tensor: Tensor<2>) -> Result<HostRows> {
     let data = tensor.try_into_data().map_err(|source| failed(source.to_string()))?;
     let values = data.try_into_vec_as::<f32>().map_err(|source| failed(format!("{source:?}")))?;
     Ok(HostRows { width, values })
+}
+
+/// Returns the number of rows and their width.
+fn extents_of(rows: &[(usize, Vec<f32>)]) -> [usize; 2] {
+    [rows.len(), rows.last().map_or(0, |(_, row)| row.len())]
 }
 
 fn add_rows(rows: &mut Vec<(usize, Vec<f32>)>, places: &[usize], found: &HostRows) {

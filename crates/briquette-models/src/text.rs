@@ -4,6 +4,7 @@ mod charsmap;
 mod checked;
 mod dense;
 mod guarded;
+mod pieces;
 mod pooling;
 
 use crate::config::Folder;
@@ -102,7 +103,7 @@ impl TextTokenizer {
         if encoding.len() > self.max_length {
             encoding = self.truncated(text)?;
         }
-        self.checked(&encoding)
+        self.checked(encoding.get_ids())
     }
 
     /// Returns the special tokens around an empty text.
@@ -112,10 +113,28 @@ impl TextTokenizer {
 
     /// Encodes a whole text of any length.
     ///
+    /// A long text is encoded in pieces, since a tokenizer takes up to 100 bytes for each byte of text.
+    ///
     /// # Errors
     /// See [`encode`](Self::encode).
     pub fn encode_all(&self, text: &str) -> Result<Tokens> {
-        self.checked(&self.encode_whole(text)?)
+        let encode = |piece: &str| self.encoding(piece, false).map(|found| found.get_ids().to_vec());
+        let cuts = pieces::cuts(text, encode)?;
+        let [first, .., last] = cuts[..] else { return Err(Error::bug("a text without a beginning and an end")) };
+        if cuts.len() == 2 {
+            return self.checked(self.encode_whole(&text[first..last])?.get_ids());
+        }
+        let first = &text[..cuts[1]];
+        let (whole, mut ids) = (self.encode_whole(first)?.get_ids().to_vec(), encode(first)?);
+        // Special tokens are around the text of a piece.
+        let before = (0..=whole.len().saturating_sub(ids.len())).find(|&at| whole[at..].starts_with(&ids)).unwrap_or(0);
+        let after = whole[(before + ids.len()).min(whole.len())..].to_vec();
+        ids.splice(..0, whole[..before].iter().copied());
+        for pair in cuts[1..].windows(2) {
+            ids.extend(encode(&text[pair[0]..pair[1]])?);
+        }
+        ids.extend(after);
+        self.checked(&ids)
     }
 
     /// Encodes a whole prompt. Special tokens are added unless the text `has_special` tokens, as from a chat
@@ -128,7 +147,7 @@ impl TextTokenizer {
         if text.is_empty() || encoding.get_ids().is_empty() {
             return Err(Error::input("the prompt is empty; give the beginning of a text"));
         }
-        self.checked(&encoding)
+        self.checked(encoding.get_ids())
     }
 
     /// Decodes tokens to text without special tokens.
@@ -185,8 +204,7 @@ impl TextTokenizer {
         }
     }
 
-    fn checked(&self, encoding: &Encoding) -> Result<Tokens> {
-        let ids = encoding.get_ids();
+    fn checked(&self, ids: &[u32]) -> Result<Tokens> {
         if let Some(&id) = ids.iter().find(|&&id| id as usize >= self.vocab_size) {
             let token = self.guarded.inner().id_to_token(id).unwrap_or_default();
             let message = format!(

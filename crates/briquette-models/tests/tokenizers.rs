@@ -1,4 +1,4 @@
-//! Tests broken tokenizer.json files: each one runs or is refused in one line.
+//! Tests tokenizers: each broken tokenizer.json runs or is refused in one line, and long texts are encoded in pieces.
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
 use briquette_models::text::TextTokenizer;
@@ -184,6 +184,22 @@ fn broken_tokenizers_run_or_are_refused_in_one_line() {
         }
     }
     assert!(n_refused > 100 && n_run > 15, "{n_refused} refused, {n_run} run");
+}
+
+#[test]
+fn a_long_text_has_the_same_tokens_in_pieces() {
+    let words = std::fs::read_to_string(root().join("fixtures/models/text.txt")).unwrap();
+    // Without a space between two words, a text stays whole.
+    let texts = [words.repeat(900_000 / words.len()), "x-".repeat(300_000)];
+    // Real tokenizers are there after `just fetch-minilm` and `just fetch-smollm2`.
+    let models = ["fixtures/models/bert-tiny", "fixtures/models/llama-tied", "models/minilm", "models/smollm2"];
+    for model in models.map(|model| root().join(model)).iter().filter(|model| model.exists()) {
+        let tokenizer = TextTokenizer::open(model, 1 << 20, 64).unwrap();
+        for text in &texts {
+            let whole = tokenizer.encode_prompt(text, false).unwrap();
+            assert_eq!(tokenizer.encode_all(text).unwrap(), whole, "{}", model.display());
+        }
+    }
 }
 
 #[test]

@@ -97,7 +97,7 @@ mod run {
         let limit = request.memory.limit_bytes()?;
         limit.map_or(Ok(()), |limit| memory::to_calibrate(&checkpoint, Some(arch), &device)?.check(limit))?;
         let spec = spec_of(&request.data);
-        let data = spec.open(arch.task())?;
+        let data = spec.open_within(arch.task(), memory::limit_of_host(limit, options))?;
         // The scratch file is created beside the output.
         let _parents = draft::ParentDirectories::create(&request.output)?;
         let samples = Samples { n: request.n_samples, seed: request.seed };

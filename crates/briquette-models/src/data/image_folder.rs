@@ -146,8 +146,8 @@ impl ImageFolder {
             Some(ImageFormat::WebP) => n_file + n_decoded,
             _ => 0,
         };
-        let of_decoding = n_decoded + beside + BUFFERS;
-        Ok(of_decoding.max(input.preparing_bytes([height, width].map(u64::from), n_decoded)))
+        let of_preparing = input.preparing_bytes([height, width].map(u64::from), n_decoded);
+        Ok(BUFFERS + (n_decoded + beside).max(of_preparing))
     }
 
     fn reader(&self, index: usize) -> Result<ImageReader<BufReader<File>>> {

@@ -3,6 +3,7 @@
 mod array_files;
 pub mod array_images;
 pub mod arrays;
+mod file_size;
 pub mod image_folder;
 pub mod image_input;
 pub mod jsonl;

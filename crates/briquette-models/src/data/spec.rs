@@ -1,8 +1,9 @@
 //! Evaluation data as a recipe describes it, and the opened data.
 
-use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Pairs, Sentences, Split, empty, read_prose};
+use super::{ArrayImages, ImageFolder, ImageInput, ImageTiles, Pairs, Sentences, Split, empty, file_size, read_prose};
 use crate::ModelTask;
-use briquette_core::{Error, Remedy, Result};
+use briquette_core::memory::MemoryLimit;
+use briquette_core::{Error, Remedy, Result, shown_path};
 use briquette_formats::presence;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -69,6 +70,19 @@ pub enum Images {
 }
 
 impl DataSpec {
+    /// Opens the data for a task within a memory limit.
+    ///
+    /// # Errors
+    /// - Refused: reading the file could exceed the limit
+    /// - See [`open`](Self::open)
+    pub fn open_within(&self, task: ModelTask, limit: Option<MemoryLimit>) -> Result<Data> {
+        if let Some(limit) = limit.filter(MemoryLimit::is_of_host) {
+            let what = format!("read {}", shown_path(&self.path));
+            limit.check_before(&what, file_size::opening_bytes(&self.path)?)?;
+        }
+        self.open(task)
+    }
+
     /// Opens the data for a task. Images are decoded later, one at a time.
     ///
     /// # Errors

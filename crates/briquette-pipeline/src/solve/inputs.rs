@@ -140,7 +140,7 @@ mod run {
         let device = briquette_models::device(&options.device)?;
         let arch = arch_of(calibration.arch.as_deref(), checkpoint)?;
         let spec = spec_of(&calibration.data);
-        let data = spec.open(arch.task())?;
+        let data = spec.open_within(arch.task(), limit_of_host(calibration.limit, options))?;
         let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
         let directory = path.parent().unwrap_or(Path::new("."));
         let room = Room::within(limit_of_host(calibration.limit, options), directory);
@@ -172,7 +172,7 @@ mod run {
         briquette_models::guarded(&device, || {
             let arch = arch_of(calibration.arch.as_deref(), job.checkpoint)?;
             let (spec, mut input) = (spec_of(&calibration.data), arch.input(job.checkpoint)?);
-            let data = spec.open(arch.task())?;
+            let data = spec.open_within(arch.task(), limit_of_host(calibration.limit, job.options))?;
             let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
             let batches = run_batches(arch, &mut input, &data, &spec, samples)?;
             let layers = LayerwiseRunner::layers_of(job.checkpoint, arch)?;
