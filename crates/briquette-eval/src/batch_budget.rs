@@ -115,33 +115,38 @@ impl<'a> Pace<'a> {
     /// - The error of `n_bytes`.
     /// - Refused: the image would exceed the limit.
     pub(crate) fn check_reading(&self, file: &Path, n_bytes: impl Fn() -> Result<u64>) -> Result<()> {
-        let (Some(limit), Some(live)) = (self.limit, self.live()) else { return Ok(()) };
-        let (file, peak) = (shown_path(file), live + n_bytes()?);
-        if peak <= limit {
-            return Ok(());
-        }
-        let message = format!(
-            "reading {file} needs about {peak} bytes, expected at most {limit}; try a smaller image or a larger limit"
-        );
-        Err(Error::refused(message).at("memory.limit"))
+        self.check_more(&format!("reading {}", shown_path(file)), n_bytes, "a smaller image")
     }
 
-    /// Refuses a run whose outputs would exceed the limit: `n_rows` of `width` for `n_done` of `n_items` items.
+    /// Refuses to encode a text if its tokens would exceed the limit; `n_bytes` predicts their memory.
+    ///
+    /// # Errors
+    /// - The error of `n_bytes`.
+    /// - Refused: the tokens would exceed the limit.
+    pub(crate) fn check_tokens(&self, n_bytes: impl Fn() -> Result<u64>) -> Result<()> {
+        self.check_more("encoding the text", n_bytes, "less text")
+    }
+
+    /// Refuses a run whose outputs would exceed the limit: `n_rows` of `width` so far, for `n_done` of `n_items` items.
     ///
     /// Rows are collected in a list, which grows to twice its length, and are copied once.
     ///
     /// # Errors
     /// Refused: the outputs would exceed the limit.
     pub(crate) fn check_outputs(&self, [n_rows, width]: [usize; 2], [n_done, n_items]: [usize; 2]) -> Result<()> {
-        let (Some(limit), Some(live)) = (self.limit, self.live()) else { return Ok(()) };
         let n_left = n_items.saturating_sub(n_done) as f64 / n_done.max(1) as f64 * n_rows as f64;
-        let peak = live + ((n_left + n_rows as f64) * (8 * width + 120) as f64) as u64;
+        let n_bytes = n_left * (8 * width + 120) as f64 + (n_rows * (4 * width + 40)) as f64;
+        self.check_more(&format!("keeping the outputs of {n_items} items"), || Ok(n_bytes as u64), "less data")
+    }
+
+    fn check_more(&self, what: &str, n_bytes: impl Fn() -> Result<u64>, smaller: &str) -> Result<()> {
+        let (Some(limit), Some(live)) = (self.limit, self.live()) else { return Ok(()) };
+        let peak = live + n_bytes()?;
         if peak <= limit {
             return Ok(());
         }
-        let message = format!(
-            "the outputs of {n_items} items need about {peak} bytes, expected at most {limit}; try less data or a larger limit"
-        );
+        let message =
+            format!("{what} needs about {peak} bytes, expected at most {limit}; try {smaller} or a larger limit");
         Err(Error::refused(message).at("memory.limit"))
     }
 

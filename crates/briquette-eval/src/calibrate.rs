@@ -3,7 +3,7 @@
 use crate::LayerwiseRunner;
 use crate::layerwise::{Room, SeenInputs};
 use crate::outputs::ItemProgress;
-use crate::samples::{Samples, no_item, run_batches};
+use crate::samples::{Samples, no_item};
 use briquette_core::{InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_models::Arch;
@@ -71,7 +71,7 @@ pub fn calibrate(
     progress: ItemProgress,
 ) -> Result<Calibration> {
     let mut input = gathering.room.input(arch, checkpoint)?;
-    let batches = run_batches(arch, &mut input, data, spec, gathering.samples)?;
+    let batches = gathering.room.batches(arch, &mut input, (data, spec), gathering.samples)?;
     let mut runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;
     let (n_items, n_skipped) = (runner.n_items(), runner.n_skipped());
     if n_items == 0 {

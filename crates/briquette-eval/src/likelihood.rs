@@ -81,14 +81,17 @@ pub fn likelihood<'a>(
         );
         return Err(Error::config(message).at("data.stride").with_remedy(Remedy::SetKey("data.stride")));
     }
+    let how: BatchBudget = how.into();
+    let mut pace = Pace::new(how);
+    pace.check_tokens(|| tokenizer.encoding_bytes(text))?;
     let tokens = tokenizer.encode_all(text)?.0;
     let windows = windows(&tokens, max_length, stride);
     if windows.is_empty() {
         return Err(Error::input("the text is shorter than two tokens; nothing to predict"));
     }
-    let (device, how): (Device, BatchBudget) = (device_of(model), how.into());
+    let device = device_of(model);
     let mut stopwatch = Stopwatch::on(&device, how.warms_up);
-    let (mut found, mut n_done, mut pace) = (Likelihood::default(), 0, Pace::new(how));
+    let (mut found, mut n_done) = (Likelihood::default(), 0);
     // The first and the last window may differ in shape, so they cannot share a batch with the others.
     for same in windows.chunk_by(|a, b| (a.tokens.len(), a.n_scored) == (b.tokens.len(), b.n_scored)) {
         let n_tokens = same.first().map_or(0, |window| window.tokens.len());

@@ -19,7 +19,7 @@ mod squares;
 use crate::LayerwiseRunner;
 use crate::layerwise::{Backwards, Room, backward};
 use crate::outputs::ItemProgress;
-use crate::samples::{RunBatch, Samples, no_item, run_batches};
+use crate::samples::{RunBatch, Samples, no_item};
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_models::data::{Data, DataSpec};
@@ -76,7 +76,7 @@ pub fn curvatures(
 ) -> Result<Curvatures> {
     check_gradients(arch)?;
     let mut input = room.input(arch, checkpoint)?;
-    let batches = run_batches(arch, &mut input, data, spec, samples)?;
+    let batches = room.batches(arch, &mut input, (data, spec), samples)?;
     let outputs = LossOutputs::of(&input, arch);
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
     let n_items = if outputs == LossOutputs::Tokens { runner.n_positions() } else { runner.n_items() };
@@ -111,7 +111,7 @@ pub fn row_curvatures(
 ) -> Result<BTreeMap<String, InputStats>> {
     check_gradients(arch)?;
     let mut input = room.input(arch, checkpoint)?;
-    let batches = run_batches(arch, &mut input, data, spec, samples)?;
+    let batches = room.batches(arch, &mut input, (data, spec), samples)?;
     let outputs = LossOutputs::of(&input, arch);
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
     let probe = Probe::with_gram();

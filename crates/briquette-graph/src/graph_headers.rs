@@ -1,7 +1,7 @@
 //! The headers of a checkpoint, as of a network whose layers have full rank.
 
 use crate::headers::Headers;
-use briquette_core::Shape;
+use briquette_core::{OutputAxis, Shape};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,8 +47,11 @@ impl<'a> GraphHeaders<'a> {
         Self { tensors: self.tensors.clone(), layout: Some(layout) }
     }
 
-    pub(crate) fn of_tensors(tensors: Vec<TensorInfo>, layout: Option<WeightLayout>) -> Self {
-        Self { tensors: Cow::Owned(tensors), layout }
+    /// Copies headers.
+    pub fn copied(headers: &Headers) -> GraphHeaders<'static> {
+        let layout = if headers.layout() == OutputAxis::Last { WeightLayout::Burn } else { WeightLayout::Torch };
+        let tensors = headers.names().filter_map(|name| headers.get(name)).cloned().collect();
+        GraphHeaders { tensors, layout: Some(layout) }
     }
 
     /// Returns the tensors by name.

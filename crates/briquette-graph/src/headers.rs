@@ -1,6 +1,5 @@
 //! Names, types and shapes of a checkpoint's tensors.
 
-use crate::GraphHeaders;
 use briquette_core::OutputAxis;
 use briquette_formats::{TensorInfo, WeightLayout};
 use std::collections::BTreeMap;
@@ -19,12 +18,6 @@ impl<'a> Headers<'a> {
         let places = tensors.iter().enumerate().map(|(place, info)| (info.name.as_str(), place)).collect();
         let layout = if layout == Some(WeightLayout::Burn) { OutputAxis::Last } else { OutputAxis::First };
         Self { tensors, places, layout }
-    }
-
-    /// Copies the headers.
-    pub fn to_graph_headers(&self) -> GraphHeaders<'static> {
-        let layout = if self.layout == OutputAxis::Last { WeightLayout::Burn } else { WeightLayout::Torch };
-        GraphHeaders::of_tensors(self.tensors.to_vec(), Some(layout))
     }
 
     /// The tensor of this name.

@@ -130,11 +130,24 @@ impl TextTokenizer {
         let before = (0..=whole.len().saturating_sub(ids.len())).find(|&at| whole[at..].starts_with(&ids)).unwrap_or(0);
         let after = whole[(before + ids.len()).min(whole.len())..].to_vec();
         ids.splice(..0, whole[..before].iter().copied());
+        // A list that grows would be in memory three times while it is copied.
+        ids.reserve_exact((ids.len() as f64 * 1.1 * (text.len() - cuts[1]) as f64 / cuts[1] as f64) as usize);
         for pair in cuts[1..].windows(2) {
             ids.extend(encode(&text[pair[0]..pair[1]])?);
         }
         ids.extend(after);
         self.checked(&ids)
+    }
+
+    /// Predicts the bytes that [`encode_all`](Self::encode_all) takes, from the first tokens of the text.
+    ///
+    /// # Errors
+    /// See [`encode`](Self::encode).
+    pub fn encoding_bytes(&self, text: &str) -> Result<u64> {
+        let start = &text[..text.floor_char_boundary(4096)];
+        let per_byte = self.encode_whole(start)?.len() as f64 / start.len().max(1) as f64;
+        let of_piece = pieces::ENCODING_BYTES * text.len().min(pieces::LONGEST_PIECE);
+        Ok(of_piece as u64 + (4.0 * 1.2 * per_byte * text.len() as f64) as u64)
     }
 
     /// Encodes a whole prompt. Special tokens are added unless the text `has_special` tokens, as from a chat

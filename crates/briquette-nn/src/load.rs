@@ -228,7 +228,7 @@ impl Loader<'_> {
             return None;
         }
         let place = *self.places.get(&self.trail.path())?;
-        match tensor_data::read(self.source.tensors, place) {
+        match tensor_data::read(self.source.tensors, place.index, place.is_turned) {
             Ok(data) => Some(data),
             Err(error) => {
                 self.error = Some(error);

@@ -4,7 +4,7 @@ use super::{LayerwiseRunner, NetworkParts, Room};
 use crate::likelihood::{Likelihood, nll_of_states, rows_of};
 use crate::outputs::{ItemProgress, OutputRows, TextClasses};
 use crate::run_outputs::RunOutputs;
-use crate::samples::{RunBatch, Samples, no_item, run_batches};
+use crate::samples::{RunBatch, Samples, no_item};
 use crate::state_file::StateFile;
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
@@ -63,7 +63,7 @@ pub(crate) fn run_keeping_states(
 ) -> Result<RunOutputs> {
     let OffloadedOutputs { room, kept, classes } = outputs;
     let mut input = room.input(arch, checkpoint)?;
-    let batches = run_batches(arch, &mut input, data, spec, samples)?;
+    let batches = room.batches(arch, &mut input, (data, spec), samples)?;
     let since = Instant::now();
     let mut runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, weights)?;
     if runner.n_items() == 0 {

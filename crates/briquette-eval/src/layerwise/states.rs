@@ -1,9 +1,11 @@
 //! The values between two blocks: in memory up to a bound, beyond it in a file.
 
+use crate::samples::{RunBatch, Samples, run_batches};
 use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
 use briquette_formats::draft::ScratchFile;
+use briquette_models::data::{Data, DataSpec};
 use briquette_models::{Arch, BlockState, HostValue, Input};
 use burn::tensor::Device;
 use std::path::{Path, PathBuf};
@@ -37,6 +39,25 @@ impl<'a> Room<'a> {
     /// - See [`Arch::input`].
     pub(crate) fn input(&self, arch: Arch, checkpoint: &Checkpoint) -> Result<Input> {
         input_within(self.limit, arch, checkpoint)
+    }
+
+    /// Divides data into batches; see [`run_batches`].
+    ///
+    /// # Errors
+    /// - Refused: the tokens of a text would exceed the limit.
+    /// - See [`run_batches`].
+    pub(crate) fn batches(
+        &self,
+        arch: Arch,
+        input: &mut Input,
+        (data, spec): (&Data, &DataSpec),
+        samples: Samples,
+    ) -> Result<Vec<RunBatch>> {
+        if let (Some(limit), Data::Document(text)) = (self.limit.filter(MemoryLimit::is_of_host), data) {
+            // Windows are copied.
+            limit.check_before("encode the text", 2 * input.tokenizer()?.encoding_bytes(text)?)?;
+        }
+        run_batches(arch, input, data, spec, samples)
     }
 
     /// Returns the room that remains beside weights of `n_bytes`.

@@ -2,9 +2,9 @@
 
 use super::dropout::{GraphDropout, dropped_values};
 use super::example::{EXAMPLE, max_tokens};
+use super::graph_source::GraphSource;
 use super::headers::{GraphHeaders, config_of};
 use super::parts::BlockCuts;
-use super::run_size::GraphSource;
 use super::weights::{BlankLayers, blank_layers};
 use super::{GraphNet, GraphOutline};
 use crate::Arch;
@@ -149,7 +149,8 @@ impl GraphNet {
         let max_tokens = max_tokens(family, headers, config)?;
         let (mut network, names) = Self::with_initial(graph, initial, max_tokens, device)?;
         if let Some(outline) = Arc::get_mut(&mut network.outline) {
-            outline.source = Some(GraphSource { family, headers: headers.to_graph_headers(), config: config.clone() });
+            outline.source =
+                Some(GraphSource { family, headers: GraphHeaders::copied(headers), config: config.clone() });
         }
         Ok((Self { dropout, ..network }, names))
     }

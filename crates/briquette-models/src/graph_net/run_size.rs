@@ -7,7 +7,7 @@ use super::program::needed_nodes;
 use super::{GraphNet, GraphOutline};
 use briquette_core::Result;
 use briquette_graph::op::Composite;
-use briquette_graph::{Config, Extents, Family, Graph, GraphHeaders, InputSource, Node, Op, Operand, ValueId};
+use briquette_graph::{Extents, Graph, InputSource, Node, Op, Operand, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -17,14 +17,6 @@ const SCORE_COPIES: u64 = 3;
 const ELEMENT_BYTES: u64 = 4;
 /// Bytes of graphs, programs and buffers while a run is planned: for any network, and for each node.
 const PLAN_BYTES: [u64; 2] = [1 << 19, 1 << 12];
-
-/// What a family builds the graph of a batch from.
-#[derive(Debug)]
-pub(super) struct GraphSource {
-    pub(super) family: &'static Family,
-    pub(super) headers: GraphHeaders<'static>,
-    pub(super) config: Config,
-}
 
 /// Predicts the memory that runs of a network take beside its weights.
 ///
@@ -113,7 +105,7 @@ impl RunSizes {
     fn graph_of(&self, extents: Extents) -> Result<Option<(Graph, Vec<Vec<usize>>)>> {
         let graph = match (&self.0.onnx, &self.0.source) {
             (Some(onnx), _) => onnx.model.graph(&extents.into())?,
-            (None, Some(source)) => source.family.graph(&source.headers.headers(), &source.config, extents)?,
+            (None, Some(source)) => source.graph(extents)?,
             (None, None) => return Ok(None),
         };
         let shapes = graph.lower()?.shapes;

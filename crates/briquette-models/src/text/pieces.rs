@@ -4,6 +4,10 @@ use briquette_core::Result;
 
 /// The bytes of a piece, without the way to the next cut.
 const PIECE_BYTES: usize = 1 << 18;
+/// The bytes of the longest piece of a text that can be cut.
+pub(super) const LONGEST_PIECE: usize = PIECE_BYTES + PIECE_BYTES / 2;
+/// The most bytes that encoding takes for each byte of a piece.
+pub(super) const ENCODING_BYTES: usize = 200;
 /// The bytes of text on each side of a cut that must have the same tokens with and without it.
 const CONTEXT_BYTES: usize = 256;
 /// The words that are tried before a text is left whole.
@@ -19,7 +23,7 @@ const N_TRIES: usize = 16;
 pub(super) fn cuts(text: &str, encode: impl Fn(&str) -> Result<Vec<u32>>) -> Result<Vec<usize>> {
     let mut cuts = vec![0];
     while let Some(&last) = cuts.last()
-        && text.len() - last > PIECE_BYTES + PIECE_BYTES / 2
+        && text.len() - last > LONGEST_PIECE
     {
         match next_cut(text, last + PIECE_BYTES, &encode)? {
             Some(cut) => cuts.push(cut),

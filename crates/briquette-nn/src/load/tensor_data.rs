@@ -1,6 +1,5 @@
 //! Reads a tensor of a checkpoint as the data of a burn tensor, in pieces.
 
-use super::ParameterPlace;
 use briquette_core::{DType, Error, Result, rows};
 use briquette_formats::burnpack::to_burn;
 use briquette_formats::{TensorInfo, TensorSource};
@@ -9,25 +8,25 @@ use burn::tensor::{Bytes, TensorData};
 /// The bytes that are read at a time, where a tensor changes its element type or its axes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Reads a whole tensor. Floats of another width become f32; other elements keep their type.
+/// Reads a whole tensor, transposed if it `is_turned`. Floats of another width become f32; other elements keep their type.
 ///
 /// Beside the result, a piece is in memory; of a source that reads whole tensors only, the tensor as stored.
 ///
 /// # Errors
 /// - Input: burn has no such element type.
 /// - Any error of reading the source.
-pub(super) fn read(source: &dyn TensorSource, place: ParameterPlace) -> Result<TensorData> {
-    let info = &source.tensors()[place.index];
+pub(super) fn read(source: &dyn TensorSource, index: usize, is_turned: bool) -> Result<TensorData> {
+    let info = &source.tensors()[index];
     let read_as = if is_other_float(info.dtype) { DType::F32 } else { info.dtype };
     let width = read_as.n_bits() / 8;
     let mut bytes = zeros(info.n_elements() * width, width);
-    if read_as == info.dtype && !place.is_turned {
-        source.read(place.index, 0, &mut bytes)?;
+    if read_as == info.dtype && !is_turned {
+        source.read(index, 0, &mut bytes)?;
     } else {
-        read_pieces(source, place, read_as, &mut bytes)?;
+        read_pieces(source, index, is_turned, read_as, &mut bytes)?;
     }
     let mut shape = info.shape.0.clone();
-    if place.is_turned {
+    if is_turned {
         shape.reverse();
     }
     if read_as == DType::Bool {
@@ -44,19 +43,19 @@ fn is_other_float(dtype: DType) -> bool {
 }
 
 /// Reads a tensor by some of its rows at a time, and puts them into `out`, as columns if it is turned.
-fn read_pieces(source: &dyn TensorSource, place: ParameterPlace, read_as: DType, out: &mut [u8]) -> Result<()> {
-    let info = &source.tensors()[place.index];
+fn read_pieces(source: &dyn TensorSource, index: usize, is_turned: bool, read_as: DType, out: &mut [u8]) -> Result<()> {
+    let info = &source.tensors()[index];
     let (n_rows, n_cols) = rows_of(info);
     let (stored_width, width) = (info.dtype.n_bits() / 8, read_as.n_bits() / 8);
     let row_bytes = n_cols * stored_width;
-    let at_a_time = if source.reads_ranges(place.index) { PIECE_BYTES / row_bytes.max(1) } else { n_rows };
+    let at_a_time = if source.reads_ranges(index) { PIECE_BYTES / row_bytes.max(1) } else { n_rows };
     let at_a_time = at_a_time.clamp(1, n_rows.max(1));
     let mut stored = zeros(at_a_time * row_bytes, stored_width);
     let mut floats = vec![0.0; if read_as == info.dtype { 0 } else { at_a_time * n_cols }];
     for first in (0..n_rows).step_by(at_a_time) {
         let n = at_a_time.min(n_rows - first);
         let stored = &mut stored[..n * row_bytes];
-        source.read(place.index, first * row_bytes, stored)?;
+        source.read(index, first * row_bytes, stored)?;
         let piece: &[u8] = match read_as == info.dtype {
             true => stored,
             false => {
@@ -64,7 +63,7 @@ fn read_pieces(source: &dyn TensorSource, place: ParameterPlace, read_as: DType,
                 bytemuck::cast_slice(&floats[..n * n_cols])
             }
         };
-        match place.is_turned {
+        match is_turned {
             true => put_columns(piece, out, [n, n_cols], [first, n_rows], width),
             false => out[first * n_cols * width..][..piece.len()].copy_from_slice(piece),
         }
@@ -144,8 +143,7 @@ mod tests {
         let mut bytes = vec![0; dtype.n_bytes(values.len()).unwrap()];
         rows::from_f32(&values, dtype, &mut bytes);
         let info = TensorInfo { name: "w".into(), dtype, shape: Shape(shape.to_vec()).into() };
-        let place = ParameterPlace { index: 0, is_turned };
-        let data = read(&Held(vec![info], bytes, reads_ranges), place).unwrap();
+        let data = read(&Held(vec![info], bytes, reads_ranges), 0, is_turned).unwrap();
         let dims = data.shape().to_vec();
         (data.try_to_vec().unwrap(), dims)
     }
