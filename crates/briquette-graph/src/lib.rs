@@ -74,6 +74,7 @@ pub mod siblings;
 pub mod ties;
 pub mod to_onnx;
 mod union_find;
+mod unused;
 pub mod words;
 
 pub use builder::GraphBuilder;

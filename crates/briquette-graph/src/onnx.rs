@@ -25,7 +25,6 @@ mod recurrent;
 mod resize;
 mod runnable;
 mod scatter;
-mod simplify;
 mod types;
 mod unknown;
 mod walk;
@@ -34,6 +33,7 @@ pub use input_shapes::InputDims;
 pub use runnable::RunnableModel;
 
 use crate::graph::Graph;
+use crate::unused::remove_unused;
 use briquette_core::Result;
 use briquette_formats::InputFile;
 use briquette_formats::onnx::Model;
@@ -53,7 +53,7 @@ pub fn import(file: &InputFile, dims: &InputDims) -> Result<Graph> {
 fn imported(file: &InputFile, model: &Model, dims: &InputDims, runs: bool) -> Result<Graph> {
     let mut graph = walk::run(file, model, dims, runs)?;
     recognise::recognise(&mut graph);
-    simplify::remove_unused(&mut graph);
+    remove_unused(&mut graph);
     graph.lower()?;
     Ok(graph)
 }

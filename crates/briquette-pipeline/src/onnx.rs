@@ -18,7 +18,7 @@ use briquette_formats::onnx_write::{
     LARGEST_FILE, MODEL_FILE, OnnxData, OnnxModel, OnnxTensor, OnnxValue, check_onnx, write_onnx,
 };
 use briquette_formats::{
-    Checkpoint, Choice, Draft, InputFile, TensorSource, companions, model_config, model_dir, sums,
+    Checkpoint, Choice, Draft, InputFile, TensorSource, companions, model_config, model_dir, presence, sums,
 };
 use briquette_graph::to_onnx::static_int8::plan as plan_static;
 use briquette_graph::to_onnx::{OnnxNetwork, WeightBytes, WeightForms, to_onnx};
@@ -129,7 +129,12 @@ struct CodedNetwork<'a> {
 impl<'a> CodedNetwork<'a> {
     /// Converts a checkpoint in the forms that a request asks for.
     fn new(checkpoint: &'a Checkpoint, request: &OnnxRequest, options: &RunOptions) -> Result<Self> {
-        let build = |extents: Extents| known_graph_of(checkpoint, &extents.into());
+        // Embeddings of sentences are pooled from hidden states: sentence-transformers drops the pooler too.
+        let is_sentence_encoder = presence::is_file(&checkpoint.directory().join("modules.json"))?;
+        let build = |extents: Extents| {
+            let graph = known_graph_of(checkpoint, &extents.into())?;
+            Ok(if is_sentence_encoder { graph.without_outputs_of("pooler") } else { graph })
+        };
         let at_model = |error: Error| error.at(shown_path(&request.model));
         let of = |forms: &dyn WeightForms| to_onnx(&build, request.float, forms).map_err(at_model);
         match &request.int8 {

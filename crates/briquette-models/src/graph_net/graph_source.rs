@@ -1,4 +1,4 @@
-//! What the graphs of a family are built from, whatever the batch.
+//! The source of the graphs of a family: its headers and config.json.
 
 use briquette_core::Result;
 use briquette_graph::{Config, Extents, Family, Graph, GraphHeaders};
