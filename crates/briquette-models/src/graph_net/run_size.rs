@@ -27,7 +27,7 @@ const PLAN_BYTES: [u64; 2] = [1 << 19, 1 << 12];
 pub struct RunSizes(Arc<GraphOutline>);
 
 /// The values that a part of a run begins with, and those that it computes.
-type Part<'a> = [&'a [ValueId]; 2];
+type RunPart<'a> = [&'a [ValueId]; 2];
 
 impl GraphNet {
     /// Returns the sizes of its runs.
@@ -71,11 +71,11 @@ impl RunSizes {
         self.0.graph.inputs.iter().any(|input| input.source == InputSource::Images)
     }
 
-    fn of_part(&self, extents: Extents, part: Part) -> u64 {
+    fn of_part(&self, extents: Extents, part: RunPart) -> u64 {
         self.scaled(extents, |graph, shapes| most_elements(graph, shapes, part))
     }
 
-    fn of_part_and_copy(&self, extents: Extents, part: Part) -> u64 {
+    fn of_part_and_copy(&self, extents: Extents, part: RunPart) -> u64 {
         self.scaled(extents, |graph, shapes| {
             let of_copy: u64 = part[1].iter().map(|value| n_elements(shapes, *value)).sum();
             most_elements(graph, shapes, part) + of_copy
@@ -114,7 +114,7 @@ impl RunSizes {
 }
 
 /// Returns the most elements that are held at a time from the given values to the wanted ones.
-fn most_elements(graph: &Graph, shapes: &[Vec<usize>], [given, wanted]: Part) -> u64 {
+fn most_elements(graph: &Graph, shapes: &[Vec<usize>], [given, wanted]: RunPart) -> u64 {
     let nodes = needed_nodes(graph, given, wanted);
     let mut last_uses: BTreeMap<ValueId, usize> = BTreeMap::new();
     for &node in &nodes {

@@ -113,9 +113,9 @@ mod tests {
     use briquette_formats::InputFile;
 
     /// A tensor in memory, and whether its source reads ranges.
-    struct Held(Vec<TensorInfo>, Vec<u8>, bool);
+    struct HeldTensor(Vec<TensorInfo>, Vec<u8>, bool);
 
-    impl TensorSource for Held {
+    impl TensorSource for HeldTensor {
         fn tensors(&self) -> &[TensorInfo] {
             &self.0
         }
@@ -143,7 +143,7 @@ mod tests {
         let mut bytes = vec![0; dtype.n_bytes(values.len()).unwrap()];
         rows::from_f32(&values, dtype, &mut bytes);
         let info = TensorInfo { name: "w".into(), dtype, shape: Shape(shape.to_vec()).into() };
-        let data = read(&Held(vec![info], bytes, reads_ranges), 0, is_turned).unwrap();
+        let data = read(&HeldTensor(vec![info], bytes, reads_ranges), 0, is_turned).unwrap();
         let dims = data.shape().to_vec();
         (data.try_to_vec().unwrap(), dims)
     }
