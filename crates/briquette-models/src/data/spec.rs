@@ -70,6 +70,21 @@ pub enum Images {
 }
 
 impl DataSpec {
+    /// Refuses a file that takes more bytes than a memory limit, whatever else is in memory.
+    ///
+    /// # Errors
+    /// - Refused: reading the file would exceed the limit
+    /// - Io: the file cannot be read
+    pub fn check_size(&self, limit: u64) -> Result<()> {
+        let n_bytes = file_size::opening_bytes(&self.path)?;
+        if n_bytes <= limit {
+            return Ok(());
+        }
+        let path = shown_path(&self.path);
+        let message = format!("cannot read {path}: {n_bytes} more needed, expected at most {limit}; raise the limit");
+        Err(Error::refused(message).at("memory.limit"))
+    }
+
     /// Opens the data for a task within a memory limit.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ impl CountedTokens {
     pub(super) fn of(calibration: &CalibrationRun, checkpoint: &Checkpoint) -> Result<Self> {
         let arch = crate::arch::arch_of(calibration.arch.as_deref(), checkpoint)?;
         let (spec, mut input) = (crate::training::spec_of(&calibration.data), arch.input(checkpoint)?);
+        calibration.limit.map_or(Ok(()), |limit| spec.check_size(limit))?;
         let data = spec.open(arch.task())?;
         let (counts, n_items) = briquette_eval::samples::token_counts(&mut input, &data, &spec)?;
         let share = (calibration.n_samples as f64 / n_items.max(1) as f64).min(1.0);

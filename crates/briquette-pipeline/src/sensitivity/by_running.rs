@@ -38,7 +38,7 @@ impl<'a> Run<'a> {
         Ok(Self {
             arch,
             device: briquette_models::device(&options.device)?,
-            data: spec.open(arch.task())?,
+            data: spec.open_within(arch.task(), limit_of_host(calibration.limit, options))?,
             spec,
             samples: Samples { n: n_samples.min(calibration.n_samples), seed: calibration.seed },
             room: Room::within(limit_of_host(calibration.limit, options), directory),
