@@ -114,7 +114,7 @@ struct GraphOutline {
     cuts: BlockCuts,
     /// The longest text in tokens.
     max_tokens: Option<usize>,
-    /// What the graphs of other batches are built from, for the network of a family.
+    /// Builds the graphs of other batches; only the network of a family has it.
     source: Option<GraphSource>,
     /// The ONNX model that the graph comes from; it has a graph for each shape of its inputs.
     onnx: Option<OnnxPrograms>,

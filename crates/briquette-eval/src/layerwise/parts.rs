@@ -30,7 +30,7 @@ pub struct NetworkParts {
     growth: Vec<Option<f64>>,
     /// The memory of runs.
     pub(super) sizes: RunSizes,
-    /// What a product of floats takes on the CPU.
+    /// The bytes of a product of floats on the CPU, beside its values.
     pub(super) product_bytes: u64,
     /// The number of channel groups of convolutions that have several, by layer.
     groups: BTreeMap<String, usize>,
