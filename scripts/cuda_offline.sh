@@ -17,4 +17,6 @@ if [ ! -f $nvidia/complete ]; then
   }
   touch $nvidia/complete
 fi
-cargo run --quiet -p briquette-cuda --example cuda_offline -- $nvidia "${1:-}"
+# As `just cuda link` builds, so that both share what they compile.
+CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
+  cargo run --quiet -p briquette-cuda --example cuda_offline --target-dir "${CARGO_TARGET_DIR:-target}/cuda" -- $nvidia "${1:-}"

@@ -13,15 +13,16 @@ pub const BLOCK_INPUTS: usize = 64;
 /// Blocks that a cube expands, one per warp.
 pub const BLOCKS: usize = 8;
 
-/// Expands weights `[n_rows, row_words]`, including zeros: one warp per block, `row_blocks` blocks in a row.
+/// Expands weights `[n_rows, row_vectors]`, including zeros, in vectors of 16 codes: one warp per block, `row_blocks` blocks
+/// in a row.
 #[cube(launch_unchecked)]
 pub fn expand(
     bits: &[u32],
     values: &[u32],
     bases: &[u32],
-    codes: &mut [u32],
+    codes: &mut [Vector<u32, Const<4>>],
     n_rows: u32,
-    row_words: u32,
+    row_vectors: u32,
     row_blocks: u32,
     n_blocks: u32,
 ) {
@@ -33,22 +34,36 @@ pub fn expand(
     sync_plane();
     let mut offset = bases[at] + plane_exclusive_sum(mask.count_ones());
     let row = at / row_blocks as usize * BLOCK_ROWS + lane / 2;
-    let first = at % row_blocks as usize * (BLOCK_INPUTS / 4) + lane % 2 * 8;
+    let first = at % row_blocks as usize * (BLOCK_INPUTS / 16) + lane % 2 * 2;
     let is_inside = block < n_blocks as usize && row < n_rows as usize;
     #[unroll]
-    for word in 0..8usize {
-        let nibble = (mask >> comptime!(word as u32 * 4)) & 15u32;
-        let spread = spread_nibble(nibble, bytes_from(values, offset));
-        offset += nibble.count_ones();
-        if is_inside && first + word < row_words as usize {
-            codes[row * row_words as usize + first + word] = spread;
+    for half in 0..2usize {
+        let of_half = (mask >> comptime!(half as u32 * 16)) & 0xffffu32;
+        let expanded = sixteen_codes(of_half, values, offset);
+        offset += of_half.count_ones();
+        if is_inside && first + half < row_vectors as usize {
+            codes[row * row_vectors as usize + first + half] = expanded;
         }
     }
 }
 
+/// Returns 16 codes: the bytes from `offset` on at the ones of `mask`, and zeros.
+#[cube]
+pub(crate) fn sixteen_codes(mask: u32, values: &[u32], offset: u32) -> Vector<u32, Const<4>> {
+    let mut codes = Vector::<u32, Const<4>>::cast_from(0u32);
+    let mut offset = offset;
+    #[unroll]
+    for word in 0..4usize {
+        let nibble = (mask >> comptime!(word as u32 * 4)) & 15u32;
+        codes.insert(word, spread_nibble(nibble, bytes_from(values, offset)));
+        offset += nibble.count_ones();
+    }
+    codes
+}
+
 /// Returns four bytes starting at any offset.
 #[cube]
-pub(crate) fn bytes_from(values: &[u32], offset: u32) -> u32 {
+fn bytes_from(values: &[u32], offset: u32) -> u32 {
     let word = (offset / 4u32) as usize;
     let shift = offset % 4u32 * 8u32;
     // A shift by 32 bits is undefined, so the upper half is shifted twice.
@@ -57,7 +72,7 @@ pub(crate) fn bytes_from(values: &[u32], offset: u32) -> u32 {
 
 /// Moves the low bytes, in order, to the positions of ones in the nibble; zero elsewhere.
 #[cube]
-pub(crate) fn spread_nibble(nibble: u32, bytes: u32) -> u32 {
+fn spread_nibble(nibble: u32, bytes: u32) -> u32 {
     let mut rest = bytes;
     let mut spread = 0u32;
     #[unroll]

@@ -33,12 +33,10 @@ pub(crate) fn multiply(product: &Product, y: &Floats) {
 ///
 /// This is the case for few rows, and on devices without matrix instructions.
 fn known_way(weights: &Int8, n_rows: usize) -> Option<Way> {
-    let has_matrices = weights.gpu().has_int8_matrices();
-    // Expanding first would read and write more than the product itself.
-    if n_rows <= FEW && !(has_matrices && weights.is_sparse()) {
+    if n_rows <= FEW {
         return Some(Way::FewRows);
     }
-    (!has_matrices).then_some(Way::Dp4a)
+    (!weights.gpu().has_int8_matrices()).then_some(Way::Dp4a)
 }
 
 /// A product, for the duration of the trials.

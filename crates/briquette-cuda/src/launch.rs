@@ -15,7 +15,7 @@ use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::BufferArg;
 pub use decode::Ids;
 pub(crate) use decode::{decode, dense_words, lookup, lookup_bitmask};
-pub(crate) use few::{FEW_FLOATS, few_rows_codes, few_rows_int4, few_rows_int8};
+pub(crate) use few::{FEW_FLOATS, few_rows_codes, few_rows_int4, few_rows_int8, few_rows_sparse};
 pub(crate) use product::{Product, product_dp4a, product_mma, product_wgmma};
 pub(crate) use quantize::quantize;
 

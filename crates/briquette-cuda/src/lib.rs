@@ -15,6 +15,7 @@ pub mod dp4a;
 pub mod epilogue;
 mod fastest;
 pub mod few_rows;
+pub mod few_rows_sparse;
 mod gpu;
 mod int4;
 mod int8;

@@ -4,7 +4,7 @@
 //! A cube computes a tile of outputs in steps of 64 inputs. The next step is read into registers while the
 //! previous one, in shared memory, is multiplied.
 
-use crate::bitmask::{BLOCK_ROWS, bytes_from, spread_nibble};
+use crate::bitmask::{BLOCK_ROWS, sixteen_codes};
 use crate::epilogue::{EpilogueFlags, OutputLayout, place, scaled, write};
 use cubecl_core as cubecl;
 use cubecl_core::ir::ElemType;
@@ -158,14 +158,9 @@ fn spread(
         let at = (stage * tile_rows + block_row * BLOCK_ROWS + lane / 2) * (STRIDE / 4) + lane % 2 * 2;
         #[unroll]
         for half in 0..2usize {
-            let mut codes = Vector::<u32, Const<4>>::cast_from(0u32);
-            #[unroll]
-            for word in 0..4usize {
-                let nibble = (mask >> comptime!((half * 4 + word) as u32 * 4)) & 15u32;
-                codes.insert(word, spread_nibble(nibble, bytes_from(values, offset)));
-                offset += nibble.count_ones();
-            }
-            shared[at + half] = codes;
+            let of_half = (mask >> comptime!(half as u32 * 16)) & 0xffffu32;
+            shared[at + half] = sixteen_codes(of_half, values, offset);
+            offset += of_half.count_ones();
         }
     }
 }

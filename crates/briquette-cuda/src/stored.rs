@@ -29,6 +29,10 @@ pub(crate) enum DeviceCodes {
 }
 
 impl DeviceCodes {
+    pub(crate) const fn is_sparse(&self) -> bool {
+        matches!(self, Self::Bitmask(_))
+    }
+
     pub(crate) fn n_bytes(&self) -> usize {
         match self {
             Self::Dense(words) => words.n_bytes(),

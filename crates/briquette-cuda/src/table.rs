@@ -42,7 +42,7 @@ impl DeviceTable {
 
     /// Returns whether zeros are omitted.
     pub const fn is_sparse(&self) -> bool {
-        matches!(self.kept, DeviceCodes::Bitmask(_))
+        self.kept.is_sparse()
     }
 
     /// Returns the size on the device in bytes.

@@ -3,6 +3,7 @@
 use crate::bitmask::BLOCK_ROWS;
 use crate::launch::{self, Floats, Product};
 use crate::mma::MmaTile;
+use crate::stored::DeviceCodes;
 use crate::wgmma;
 use std::fmt;
 
@@ -40,16 +41,20 @@ pub(crate) fn multiply_by(way: Way, product: &Product, y: &Floats) -> Result<(),
     }
     let weights = product.weights;
     let (gpu, words) = (weights.gpu(), || launch::dense_words(weights));
-    match way {
-        Way::Mma(tile) => {
-            // Small tiles read sparse weights as they are stored, unless the product begins inside a block of the bitmask.
-            // For larger ones, expanding each block once is faster than once for each tile.
-            let is_expanded = tile != MmaTile::SMALL || !product.place.first_col.is_multiple_of(BLOCK_ROWS);
-            launch::product_mma(gpu, product, (weights.is_sparse() && is_expanded).then(words).as_ref(), tile, y);
+    let begins_block = product.place.first_col.is_multiple_of(BLOCK_ROWS);
+    match (way, &weights.kept) {
+        (Way::Mma(tile), kept) => {
+            // Small tiles read sparse weights as they are stored. For larger ones, expanding each block once is faster than
+            // once for each tile.
+            let is_expanded = kept.is_sparse() && !(tile == MmaTile::SMALL && begins_block);
+            launch::product_mma(gpu, product, is_expanded.then(words).as_ref(), tile, y);
         }
-        Way::Warpgroups => return launch::product_wgmma(gpu, product, &words(), y),
-        Way::FewRows => launch::few_rows_codes(gpu, product, &words(), y),
-        Way::Dp4a => launch::product_dp4a(gpu, product, &words(), y),
+        (Way::Warpgroups, _) => return launch::product_wgmma(gpu, product, &words(), y),
+        (Way::FewRows, DeviceCodes::Bitmask(blocks)) if begins_block => {
+            launch::few_rows_sparse(gpu, product, blocks, y);
+        }
+        (Way::FewRows, _) => launch::few_rows_codes(gpu, product, &words(), y),
+        (Way::Dp4a, _) => launch::product_dp4a(gpu, product, &words(), y),
     }
     Ok(())
 }

@@ -2,9 +2,11 @@
 
 mod support;
 
+use briquette_cuda::bitmask::BLOCK_ROWS;
 use briquette_cuda::dp4a::product_dp4a;
 use briquette_cuda::epilogue::EpilogueFlags;
 use briquette_cuda::few_rows::{OUTPUTS, WARPS, few_rows_codes};
+use briquette_cuda::few_rows_sparse as sparse;
 use briquette_cuda::mma::{MmaTile, product_mma};
 use briquette_cuda::pack;
 use cubecl_core::prelude::*;
@@ -151,6 +153,19 @@ impl Case {
         self.by_words(gpu, Box::new(kernel), [n_cubes as u32, 1, 1], 1)
     }
 
+    fn few_rows_sparse(&self, rows: usize) -> Option<Vec<f32>> {
+        let (gpu, [m, n, k]) = (Gpu::sm(75), self.shape);
+        let (block, new) = (CubeDim::new_2d(32, sparse::WARPS as u32), sparse::few_rows_sparse::FewRowsSparse::new);
+        let kernel = kernel!(gpu, block, new, [b b b b b b b b b b b], (), (), (), target(), rows, self.finish, F32);
+        let kernel = Emulated::new(gpu, Box::new(kernel))?;
+        let blocks = pack::blocks(&self.b, n, k);
+        let codes = [pack::rows(&self.a, m, k), blocks.bits, blocks.values, blocks.bases];
+        let buffers = codes.iter().map(|words| Buffer::of(words)).chain(self.rest());
+        let cubes = [(n - self.first_col).div_ceil(BLOCK_ROWS) as u32, m.div_ceil(rows) as u32, 1];
+        let out = kernel.run(cubes, buffers, self.scalars(pack::row_words(k) / 4));
+        Some(out[10].to_vec())
+    }
+
     fn few_rows(&self, rows: usize) -> Option<Vec<f32>> {
         let gpu = Gpu::sm(75);
         let (block, new) = (CubeDim::new_2d(32, WARPS as u32), few_rows_codes::FewRowsCodes::new);
@@ -168,9 +183,9 @@ fn matrix_instructions_give_the_sums_at_awkward_shapes() {
     for (i, shape) in shapes.into_iter().enumerate() {
         let case = Case::new(shape, 1, 0, FINISHES[i % 3]);
         for tile in tiles {
-            for sparse in [false, true] {
-                let Some(y) = case.mma(tile, sparse) else { return };
-                case.assert_eq(&y, &format!("{tile:?}, sparse: {sparse}"));
+            for is_sparse in [false, true] {
+                let Some(y) = case.mma(tile, is_sparse) else { return };
+                case.assert_eq(&y, &format!("{tile:?}, sparse: {is_sparse}"));
             }
         }
     }
@@ -178,23 +193,27 @@ fn matrix_instructions_give_the_sums_at_awkward_shapes() {
 
 #[test]
 fn products_write_images_and_only_their_columns() {
-    for (first_col, sparse) in [(0, false), (16, true), (7, false)] {
+    for (first_col, is_sparse) in [(0, false), (16, true), (7, false)] {
         let case = Case::new([60, 40, 50], 20, first_col, FINISHES[2]);
-        let Some(y) = case.mma(MmaTile::MEDIUM, sparse) else { return };
+        let Some(y) = case.mma(MmaTile::MEDIUM, is_sparse) else { return };
         case.assert_eq(&y, "mma");
         case.assert_eq(&case.dp4a().expect("a compiler"), "dp4a");
         case.assert_eq(&case.few_rows(4).expect("a compiler"), "few rows");
+        if is_sparse {
+            case.assert_eq(&case.few_rows_sparse(4).expect("a compiler"), "few rows, sparse");
+        }
     }
 }
 
 #[test]
 fn dot_products_give_the_sums_at_awkward_shapes() {
-    for (i, shape) in [[1, 1, 1], [3, 9, 33], [9, 40, 130], [2, 17, 300]].into_iter().enumerate() {
+    for (i, shape) in [[1, 1, 1], [3, 9, 33], [9, 40, 130], [2, 17, 300], [5, 50, 700]].into_iter().enumerate() {
         let case = Case::new(shape, 1, 0, FINISHES[i % 3]);
         let Some(y) = case.dp4a() else { return };
         case.assert_eq(&y, "dp4a");
         for rows in [1, 2, 4, 8] {
             case.assert_eq(&case.few_rows(rows).expect("a compiler"), &format!("{rows} rows"));
+            case.assert_eq(&case.few_rows_sparse(rows).expect("a compiler"), &format!("{rows} rows, sparse"));
         }
     }
 }
@@ -207,4 +226,5 @@ fn the_largest_sum_does_not_overflow() {
     let Some(y) = case.mma(MmaTile::SMALL, false) else { return };
     case.assert_eq(&y, "mma");
     case.assert_eq(&case.few_rows(1).expect("a compiler"), "few rows");
+    case.assert_eq(&case.few_rows_sparse(1).expect("a compiler"), "few rows, sparse");
 }

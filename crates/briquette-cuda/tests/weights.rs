@@ -88,7 +88,7 @@ fn sparse_blocks_expand_to_their_rows() {
                 Buffer::of(&blocks.bases),
                 Buffer::poisoned::<u32>(n * row_words),
             ],
-            [n, row_words, row_blocks, n_blocks].map(|n| ByValue::of(n as u32)),
+            [n, row_words / 4, row_blocks, n_blocks].map(|n| ByValue::of(n as u32)),
         );
         assert_eq!(out[3].to_vec::<u32>(), pack::rows(&weights, n, k), "[{n}, {k}]");
     }

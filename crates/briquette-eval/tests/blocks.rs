@@ -1,8 +1,5 @@
 //! Runs of any network block by block agree with runs of the whole network.
 
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
-
 use briquette_core::{DType, InputStats};
 use briquette_eval::evaluate::{RunOutputs, run};
 use briquette_eval::layerwise::{Room, run_offloaded};

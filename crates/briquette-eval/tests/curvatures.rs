@@ -1,7 +1,6 @@
 //! Compares curvatures with the measured loss of noise in the weights.
 
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::print_stdout)]
 
 use briquette_core::random::uniform;
 use briquette_eval::evaluate::{RunOutputs, run};

@@ -1,7 +1,5 @@
 //! Damaged, oversized and mismatched data: one line each, before a model runs.
 
-#![allow(clippy::unwrap_used)]
-
 use briquette_core::{Error, ErrorKind};
 use briquette_eval::evaluate::{self, evaluate};
 use briquette_eval::{Fits, Request};

@@ -1,8 +1,5 @@
 //! Decoders on a text: overlapping windows, and comparison with another decoder.
 
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
-
 use briquette_eval::evaluate::evaluate;
 use briquette_eval::{Evaluation, Fits, Request, metrics};
 use briquette_models::LoadedModel;

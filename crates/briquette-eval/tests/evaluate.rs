@@ -1,7 +1,6 @@
 //! Evaluates tiny models against results of torch, and refuses invalid data.
 
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::print_stdout)]
 
 use briquette_eval::evaluate::{self, evaluate};
 use briquette_eval::{Evaluation, Fits, Request};

@@ -1,8 +1,5 @@
 //! Text generation with a decoder.
 
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
-
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{ErrorKind, Result};
 use briquette_eval::generate::Ending;

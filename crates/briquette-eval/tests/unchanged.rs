@@ -1,8 +1,5 @@
 //! Compares the cost of changed weights with an evaluation of a model with these weights.
 
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
-
 use briquette_core::DType;
 use briquette_core::random::uniform;
 use briquette_eval::layerwise::Room;

@@ -1,7 +1,5 @@
 //! Tests that a decoder with a key-value cache equals one without.
 
-#![allow(clippy::unwrap_used)]
-
 use briquette_models::graph_net::{GraphNet, RunInputs};
 use briquette_models::{CacheType, Decoder, KeyValues, LoadedModel};
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};

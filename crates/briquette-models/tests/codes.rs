@@ -2,7 +2,7 @@
 //!
 //! The simulation fake-quantizes weights, and the inputs of layers with a scale per row, as training does.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::print_stdout)]
 
 use briquette_core::Role;
 use briquette_formats::{Checkpoint, TensorSource};

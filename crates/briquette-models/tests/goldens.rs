@@ -1,6 +1,6 @@
 //! Compares tiny models with torch, torchvision and transformers; see fixtures/make_model_goldens.py.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::print_stdout)]
 
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::memory::predicted_bytes;

@@ -1,6 +1,4 @@
 //! Tests that fused training on the CPU equals burn's operations. In f64 nothing is fused.
-#![cfg(feature = "flex")]
-#![allow(clippy::unwrap_used)]
 
 use briquette_models::{GraphNet, LoadedModel, without_dropout};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};

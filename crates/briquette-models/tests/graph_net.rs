@@ -1,7 +1,5 @@
 //! Networks that interpret their graph: names, values, fused steps and dropout.
 
-#![allow(clippy::unwrap_used)]
-
 use briquette_graph::Op;
 use briquette_graph::op::Composite;
 use briquette_models::graph_net::{GraphNet, RunInputs};

@@ -1,7 +1,5 @@
 //! ONNX models that are run: the same outputs as onnxruntime. `fixtures/make_onnx.py` makes the models and the outputs.
 
-#![allow(clippy::unwrap_used)]
-
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::onnx::InputDims;
 use briquette_models::graph_net::{AnyTensor, GraphNet, RunInputs};

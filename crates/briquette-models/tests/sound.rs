@@ -2,8 +2,6 @@
 //!
 //! `fixtures/make_sound_goldens.py` writes the sound and its features.
 
-#![allow(clippy::unwrap_used)]
-
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::data::SoundInput;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! Tests tokenizers: each broken tokenizer.json runs or is refused in one line, and long texts are encoded in pieces.
-#![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
+#![allow(clippy::print_stderr, missing_docs)]
 
 use briquette_models::text::TextTokenizer;
 use serde_json::{Value, json};

@@ -1,5 +1,4 @@
 //! Batches over the digits fixture: which jobs run again, and that the outputs are identical.
-#![allow(clippy::unwrap_used)]
 
 use briquette_core::Error;
 use briquette_pipeline::RunOptions;

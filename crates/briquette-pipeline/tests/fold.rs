@@ -1,8 +1,5 @@
 //! Fold stages on every family: the folded network computes what the original computes.
 
-#![allow(clippy::unwrap_used)]
-#![cfg(feature = "model")]
-
 use briquette_core::{DType, Error, InputStats, random, rows};
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, TensorSource, safetensors};

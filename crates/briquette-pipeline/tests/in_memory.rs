@@ -1,6 +1,4 @@
 //! Compares a recipe on a module in memory with the same recipe on its file.
-#![cfg(all(feature = "nn", feature = "flex"))]
-#![allow(clippy::unwrap_used)]
 
 use briquette_core::Role;
 use briquette_formats::Checkpoint;

@@ -1,7 +1,5 @@
 //! Exports to ONNX: what is written, read again, verified, replaced and refused.
 
-#![allow(clippy::unwrap_used)]
-
 use briquette_pipeline::onnx::{
     DynamicInt8, OnnxExport, OnnxFloat, OnnxInt8, OnnxRequest, export, is_onnx_output, verify_onnx,
 };

@@ -1,7 +1,5 @@
 //! Shrink stages from recipe to output: shapes, values, `config.json`, statistics, and errors before any work.
 
-#![allow(clippy::unwrap_used)]
-
 use briquette_core::{DType, InputStats, rows};
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
 use briquette_formats::{Checkpoint, TensorSource};

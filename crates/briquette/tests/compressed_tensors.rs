@@ -1,7 +1,5 @@
 //! Tests that compressed-tensors outputs read back without `briquette.json`, with the same values.
 
-#![allow(clippy::unwrap_used)]
-
 use briquette_core::{Error, ErrorKind};
 use briquette_formats::{Checkpoint, InputFormat, OutputFormat, TensorSource, limits};
 use briquette_pipeline::{Recipe, RunOptions, run, verify};

@@ -1,6 +1,4 @@
 //! Networks of every family hold the codes of an output, which are the weights that its dense form has.
-#![cfg(feature = "model")]
-#![allow(clippy::unwrap_used)]
 
 use briquette::formats::Checkpoint;
 use briquette::models::GraphNet;

@@ -1,6 +1,4 @@
 //! Runs what the GPU check runs of graphs on the CPU, so that it is known to be complete.
-#![cfg(all(feature = "model", feature = "flex"))]
-#![allow(clippy::unwrap_used)]
 
 #[path = "../examples/cuda_check/graphs.rs"]
 mod graphs;

@@ -1,8 +1,6 @@
 //! Tests that compressing a model file and compressing the same module in burn write the same bytes.
 //!
 //! Both decode to `fake_quantize`. Layers that run on codes hold the same values.
-#![cfg(all(feature = "nn", feature = "flex"))]
-#![allow(clippy::unwrap_used)]
 
 use briquette_core::encoded::ScaleType;
 use briquette_core::{DType, Decision, Grid, GridKind, Grouping, InputStats, OutputAxis, Rows, fake_quantize};

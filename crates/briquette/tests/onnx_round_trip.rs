@@ -1,8 +1,5 @@
 //! Every family as an ONNX model: exported, read again, and run as the family itself.
 
-#![cfg(all(feature = "model", feature = "flex"))]
-#![allow(clippy::unwrap_used)]
-
 use briquette::RunOptions;
 use briquette::formats::{Checkpoint, TensorSource};
 use briquette::graph::{Extents, Graph, InputSource, graph_of};

@@ -1,7 +1,6 @@
 //! Uses the library in training code with a network of unknown architecture.
 //!
 //! Checks what the README promises about masks, optimizers, resuming, exports and codes.
-#![allow(clippy::unwrap_used)]
 
 #[path = "../../briquette-nn/tests/fixture/seeded.rs"]
 mod seeded;

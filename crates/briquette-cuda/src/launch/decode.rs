@@ -31,9 +31,9 @@ fn expand(gpu: &Gpu, blocks: &DeviceBitmask, n_out: usize, n_in: usize) -> Devic
             arg(&blocks.bits, 4),
             arg(&blocks.values, 4),
             arg(&blocks.bases, 4),
-            codes.arg(1),
+            codes.arg(4),
             u32_of(n_out),
-            u32_of(row_words),
+            u32_of(row_words / 4),
             u32_of(row_blocks),
             u32_of(n_blocks),
         );

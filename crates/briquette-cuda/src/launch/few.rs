@@ -1,9 +1,11 @@
 //! Launches of kernels for products of a few rows.
 
 use super::{Floats, Product, arg};
-use crate::few_rows;
+use crate::bitmask::BLOCK_ROWS;
 use crate::gpu::{DeviceBuffer, Gpu, cubes, groups, u32_of};
 use crate::int8::Int8;
+use crate::stored::DeviceBitmask;
+use crate::{few_rows, few_rows_sparse as sparse};
 use cubecl_core::prelude::{CubeCount, CubeDim};
 
 /// The most rows of floats that are multiplied by codes directly; for more, the weights are converted to floats
@@ -33,6 +35,40 @@ pub(crate) fn few_rows_codes(gpu: &Gpu, product: &Product, words: &DeviceBuffer,
             CubeDim::new_2d(32, few_rows::WARPS as u32),
             codes.arg(4),
             arg(words, 16),
+            row_scales,
+            zeros,
+            sums,
+            scales,
+            scale,
+            shift,
+            y.arg(1),
+            u32_of(codes.n_rows),
+            u32_of(product.place.end_col),
+            u32_of(codes.row_words / 4),
+            product.place.launch(),
+            rows,
+            product.epilogue.flags(),
+            y.dtype,
+        );
+    }
+}
+
+/// Multiplies a few rows of codes by sparse weights. The first column begins a block.
+pub(crate) fn few_rows_sparse(gpu: &Gpu, product: &Product, blocks: &DeviceBitmask, y: &Floats) {
+    let codes = product.codes;
+    let [row_scales, zeros, sums, scales, scale, shift] = product.args();
+    assert!(product.place.first_col.is_multiple_of(BLOCK_ROWS), "column {}", product.place.first_col);
+    let rows = rows_at_once(codes.n_rows);
+    // SAFETY: for rows beyond the last, the last is read; beyond the last row and column nothing is written.
+    unsafe {
+        sparse::few_rows_sparse::launch_unchecked(
+            gpu.client(),
+            cubes(groups(product.n_cols(), BLOCK_ROWS), groups(codes.n_rows, rows)),
+            CubeDim::new_2d(32, sparse::WARPS as u32),
+            codes.arg(4),
+            arg(&blocks.bits, 4),
+            arg(&blocks.values, 4),
+            arg(&blocks.bases, 4),
             row_scales,
             zeros,
             sums,

@@ -5,7 +5,7 @@ use briquette_cuda::decode::{decode, lookup, lookup_bitmask};
 use briquette_cuda::epilogue::EpilogueFlags;
 use briquette_cuda::mma::{MmaTile, product_mma};
 use briquette_cuda::quantize_rows::{encode, quantize_rows, row_scales, spans};
-use briquette_cuda::{bitmask, conv, dp4a, few_rows, quantize_rows as quantize, wgmma};
+use briquette_cuda::{bitmask, conv, dp4a, few_rows, few_rows_sparse as sparse, quantize_rows as quantize, wgmma};
 use cubecl_core::ir::{ElemType, FloatKind, IntKind, UIntKind};
 use cubecl_core::prelude::*;
 use cubecl_runtime::kernel::CubeKernel;
@@ -55,6 +55,7 @@ pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
         all.extend([PLAIN, ALL].map(|finish| of.product_dp4a(finish, dtype)));
         all.extend([PLAIN, ALL].map(|finish| of.depthwise(finish, dtype)));
         for rows in [1, 2, 4, 8] {
+            all.push(of.few_rows_sparse(rows, dtype));
             all.extend([of.few_rows_codes(rows, dtype), of.few_rows_int8(rows, dtype), of.few_rows_int4(rows, dtype)]);
         }
         all.extend([4, 8].map(|bits| of.decode(bits, dtype)));
@@ -158,6 +159,14 @@ impl Forms {
         let new = few_rows::few_rows_codes::FewRowsCodes::new;
         let kernel = kernel!(self.gpu, block, new, [b b b b b b b b b], (), (), (), target(), rows, ALL, dtype);
         let name = format!("few_rows_codes {dtype} rows={rows}{}", words(ALL));
+        Listed { name, kernel: Box::new(kernel), uses: Instruction::Dots }
+    }
+
+    fn few_rows_sparse(self, rows: usize, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_2d(32, sparse::WARPS as u32);
+        let new = sparse::few_rows_sparse::FewRowsSparse::new;
+        let kernel = kernel!(self.gpu, block, new, [b b b b b b b b b b b], (), (), (), target(), rows, ALL, dtype);
+        let name = format!("few_rows_sparse {dtype} rows={rows}{}", words(ALL));
         Listed { name, kernel: Box::new(kernel), uses: Instruction::Dots }
     }
 
