@@ -7,6 +7,7 @@ mod decode;
 mod few;
 mod product;
 mod quantize;
+mod rows;
 
 use crate::epilogue::{EpilogueFlags, OutputLayoutLaunch};
 use crate::gpu::{DeviceBuffer, Gpu, u32_of};
@@ -18,6 +19,7 @@ pub(crate) use decode::{decode, dense_words, lookup, lookup_bitmask};
 pub(crate) use few::{FEW_FLOATS, few_rows_codes, few_rows_int4, few_rows_int8, few_rows_sparse};
 pub(crate) use product::{Product, product_dp4a, product_mma, product_wgmma};
 pub(crate) use quantize::quantize;
+pub use rows::{NormWeights, ScoreMask, normed, rotated, softmax_of};
 
 /// Returns a buffer as an argument with elements of `size` bytes.
 fn arg(buffer: &DeviceBuffer, size: usize) -> BufferArg {

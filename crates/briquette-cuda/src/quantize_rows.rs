@@ -9,6 +9,10 @@ use cubecl_core::prelude::*;
 
 /// Units of a cube.
 pub const UNITS: usize = 256;
+/// Units of a warp.
+const WARP: usize = 32;
+/// Rows of a cube that has a warp for each row.
+pub const WARPS: usize = UNITS / WARP;
 
 /// The bits of infinity; NaN has larger bits.
 const INFINITY: u32 = 0x7f80_0000;
@@ -55,6 +59,42 @@ pub fn quantize_rows<F: Float, N: Size>(
     while word < row_words {
         codes[row * row_words + word] = word_of::<F, N>(x, start, word, n_cols, found.scale, found.inverse, found.zero);
         word += UNITS;
+    }
+}
+
+/// Quantizes one row per warp, which is faster for narrow rows.
+#[cube(launch_unchecked)]
+pub fn quantize_narrow_rows<F: Float, N: Size>(
+    x: &[Vector<F, N>],
+    codes: &mut [u32],
+    scales: &mut [f32],
+    zeros: &mut [i32],
+    n_rows: u32,
+    n_cols: u32,
+    row_words: u32,
+    #[comptime] symmetric: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let lane = UNIT_POS as usize % WARP;
+    let (n_rows, n_cols, row_words) = (n_rows as usize, n_cols as usize, row_words as usize);
+    let row = CUBE_POS_X as usize * WARPS + UNIT_POS as usize / WARP;
+    // Warps after the last row read it again, because a maximum over a warp needs all of its threads.
+    let (start, n_vectors) = (min(row, n_rows - 1) * (n_cols / N::value()), n_cols / N::value());
+    let span = span_in::<F, N>(x, start + lane, start + n_vectors, WARP);
+    sync_plane();
+    let (least, most) = (plane_min(span.least), plane_max(span.most));
+    let found = scale_of(least, most, plane_max(span.magnitude), symmetric);
+    if row < n_rows {
+        if lane == 0 {
+            scales[row] = found.scale;
+            zeros[row] = found.zero;
+        }
+        let mut word = lane;
+        while word < row_words {
+            codes[row * row_words + word] =
+                word_of::<F, N>(x, start, word, n_cols, found.scale, found.inverse, found.zero);
+            word += WARP;
+        }
     }
 }
 
@@ -136,14 +176,13 @@ pub fn encode<F: Float, N: Size>(
     }
 }
 
-/// Returns the value range of `x[from..to]`, computed by all units of a cube together.
+/// Returns the value range of every `step`th vector of `x[from..to]`.
 #[cube]
-fn span_of<F: Float, N: Size>(x: &[Vector<F, N>], from: usize, to: usize) -> Span {
-    let unit = UNIT_POS as usize;
+fn span_in<F: Float, N: Size>(x: &[Vector<F, N>], from: usize, to: usize, #[comptime] step: usize) -> Span {
     let mut least = 0.0f32;
     let mut most = 0.0f32;
     let mut magnitude = 0u32;
-    let mut at = from + unit;
+    let mut at = from;
     while at < to {
         let values = Vector::<f32, N>::cast_from(x[at]);
         #[unroll]
@@ -153,8 +192,19 @@ fn span_of<F: Float, N: Size>(x: &[Vector<F, N>], from: usize, to: usize) -> Spa
             most = max(most, value);
             magnitude = max(magnitude, u32::reinterpret(value) & 0x7fff_ffffu32);
         }
-        at += UNITS;
+        at += step;
     }
+    Span { least, most, magnitude }
+}
+
+/// Returns the value range of `x[from..to]`, computed by all units of a cube together.
+#[cube]
+fn span_of<F: Float, N: Size>(x: &[Vector<F, N>], from: usize, to: usize) -> Span {
+    let unit = UNIT_POS as usize;
+    let span = span_in::<F, N>(x, from + unit, to, UNITS);
+    let mut least = span.least;
+    let mut most = span.most;
+    let mut magnitude = span.magnitude;
     let mut all_least = Shared::<[f32]>::new_slice(UNITS);
     let mut all_most = Shared::<[f32]>::new_slice(UNITS);
     let mut all_magnitude = Shared::<[u32]>::new_slice(UNITS);

@@ -2,7 +2,7 @@
 
 mod support;
 
-use briquette_cuda::quantize_rows::{encode, quantize_rows, row_scales, spans};
+use briquette_cuda::quantize_rows::{WARPS, encode, quantize_narrow_rows, quantize_rows, row_scales, spans};
 use briquette_cuda::{ElemType, pack};
 use cubecl_core::ir::FloatKind;
 use cubecl_core::prelude::*;
@@ -91,6 +91,27 @@ fn quantize<E: CubeElement>(x: &[E], dtype: ElemType, n_rows: usize, is_symmetri
     );
     let [_, codes, scales, zeros] = out.try_into().ok()?;
     Some([codes, scales, zeros])
+}
+
+#[test]
+fn narrow_rows_are_quantized_like_wide_ones() {
+    let gpu = Gpu::sm(75);
+    for n_cols in [1, 3, 33, 300] {
+        for is_symmetric in [false, true] {
+            let (rows, row_words) = (hard_rows(n_cols), pack::row_words(n_cols));
+            let (block, new) = (CubeDim::new_1d(256), quantize_narrow_rows::QuantizeNarrowRows::new);
+            let kernel = kernel!(gpu, block, new, [b b b b], (), (), (), lanes(n_cols), is_symmetric, F32);
+            let Some(kernel) = Emulated::new(gpu, Box::new(kernel)) else { return };
+            let x = rows[1..].concat();
+            let n_rows = rows.len() - 1;
+            let outputs = [Buffer::poisoned::<f32>(n_rows), Buffer::poisoned::<i32>(n_rows)];
+            let buffers = [Buffer::of(&x), Buffer::poisoned::<u32>(n_rows * row_words)].into_iter().chain(outputs);
+            let sizes = [n_rows, n_cols, row_words].map(|n| ByValue::of(n as u32));
+            let out = kernel.run([n_rows.div_ceil(WARPS) as u32, 1, 1], buffers, sizes);
+            let [words, scales, zeros] = [1, 2, 3].map(|at| &out[at]);
+            assert_rows(&rows[1..], is_symmetric, &words.to_vec(), &scales.to_vec(), &zeros.to_vec());
+        }
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Multi-head attention of encoders and decoders.
 
-use crate::cache::KeyValues;
+use crate::cache::{Kept, KeyValues};
 use crate::layers::Dropout;
-use briquette_cpu::float::{ScoreRule, biased_cached_attention, cached_attention};
-use briquette_ops::fused;
+use briquette_cpu::float::{CachedRows, ScoreRule, biased_cached_attention, cached_attention};
+use briquette_ops::fused::{self, ScoreRows};
 use burn::tensor::activation::softmax;
 use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
@@ -39,6 +39,12 @@ pub(crate) fn attend_causally([q, k, v]: [Tensor<3>; 3], n_heads: usize, n_kv_he
     if fused::fuses(&q) {
         return fused::attention([q, k, v], n_heads, None);
     }
+    let [_, length, width] = q.dims();
+    if fused::on_gpu(&q) && has_few_scores(&q, n_heads, length) {
+        let scale = 1.0 / ((width / n_heads) as f32).sqrt();
+        let rows = ScoreRows { scale, rule: ScoreRule::default(), is_causal: true, first: 0, length };
+        return attend_by_rows(q, n_heads, [k, v].map(|x| split_heads(x, n_kv_heads)), None, None, rows);
+    }
     let [q, k, v] = [(q, n_heads), (k, n_kv_heads), (v, n_kv_heads)].map(|(x, n_heads)| split_heads(x, n_heads));
     let times = n_heads / n_kv_heads;
     attend(q, repeat_heads(k, times), repeat_heads(v, times), None)
@@ -61,35 +67,126 @@ pub(crate) fn attend_to_kept(
     if are_first && length > 1 && bias.is_none() && rule == ScoreRule::default() {
         return attend_causally([q, k, v], n_heads, n_kv_heads);
     }
+    if fused::on_gpu(&q) {
+        if let Some(kept) = on_device(layer, caches) {
+            return attend_to_rows(q, n_heads, kept, bias, Some(rule));
+        }
+    }
     let (q, each) = (to_host(q), length * width);
     let bias = bias.map(to_host);
     let mut out = vec![0.0; q.len()];
     for ((q, out), cache) in q.chunks(each).zip(out.chunks_mut(each)).zip(caches) {
-        let [keys, values] = &cache.layers[layer];
-        biased_cached_attention(q, n_heads, [keys, values], (rule, bias.as_deref()), out);
+        biased_cached_attention(q, n_heads, on_host(&cache.layers[layer]), (rule, bias.as_deref()), out);
     }
     Tensor::from_data(TensorData::new(out, [batch, length, width]), (&device, dtype))
+}
+
+/// Returns the keys and values of a layer and each sequence, if they are on the device.
+fn on_device(layer: usize, caches: &[KeyValues]) -> Option<Vec<[Tensor<4>; 2]>> {
+    let rows = |kept: &Kept| match kept {
+        Kept::Device(kept) => kept.rows.clone(),
+        Kept::Host(_) => None,
+    };
+    let both = |cache: &KeyValues| {
+        let [keys, values] = &cache.layers[layer];
+        Some([rows(keys)?, rows(values)?])
+    };
+    caches.iter().map(both).collect()
+}
+
+fn on_host(kept: &[Kept; 2]) -> [&CachedRows; 2] {
+    kept.each_ref().map(|kept| match kept {
+        Kept::Host(rows) => rows,
+        Kept::Device(_) => panic!("keys and values are on a device, where their queries are not"),
+    })
+}
+
+/// Computes attention of each sequence to its own keys and values on the device; without a rule, each query sees all keys.
+fn attend_to_rows(
+    q: Tensor<3>,
+    n_heads: usize,
+    kept: Vec<[Tensor<4>; 2]>,
+    bias: Option<Tensor<4>>,
+    rule: Option<ScoreRule>,
+) -> Tensor<3> {
+    let [_, length, width] = q.dims();
+    let attend = |(at, kept): (usize, [Tensor<4>; 2])| {
+        let n_keys = kept[0].dims()[2];
+        let rows = ScoreRows {
+            scale: 1.0 / ((width / n_heads) as f32).sqrt(),
+            rule: rule.unwrap_or_default(),
+            is_causal: rule.is_some(),
+            first: n_keys.saturating_sub(length),
+            length,
+        };
+        attend_by_rows(q.clone().narrow(0, at, 1), n_heads, kept, bias.clone(), None, rows)
+    };
+    Tensor::cat(kept.into_iter().enumerate().map(attend).collect(), 0)
+}
+
+/// Returns whether all scores may be in the memory of a device: they take at most 512 MiB. A kernel that holds only a tile of
+/// them takes longer.
+pub(crate) fn has_few_scores(q: &Tensor<3>, n_heads: usize, n_keys: usize) -> bool {
+    let [batch, length, _] = q.dims();
+    batch * n_heads * length * n_keys <= 1 << 27
+}
+
+/// Computes attention of queries `[batch, length, heads * width]` to keys and values `[batch, key heads, keys, width]` with a
+/// softmax of rows, for devices that have one. No query sees keys where `hidden` `[batch, keys]` is true.
+pub(crate) fn attend_by_rows(
+    q: Tensor<3>,
+    n_heads: usize,
+    [keys, values]: [Tensor<4>; 2],
+    bias: Option<Tensor<4>>,
+    hidden: Option<Tensor<2, Bool>>,
+    rows: ScoreRows,
+) -> Tensor<3> {
+    let (dtype, [batch, length, _]) = (q.dtype(), q.dims());
+    let [_, n_kv_heads, n_keys, width] = keys.dims();
+    // Queries of the heads that share a key are rows of one product.
+    let grouped = n_heads / n_kv_heads * length;
+    let q = split_heads(q, n_heads).reshape([batch, n_kv_heads, grouped, width]);
+    let mut scores = q.matmul(keys.cast(dtype).transpose());
+    let mut of = rows;
+    if let Some(bias) = bias {
+        scores = scores * rows.scale + bias.reshape([1, n_kv_heads, grouped, n_keys]);
+        of.scale = 1.0;
+    }
+    let weighted = fused::softmax(scores, hidden, of).matmul(values.cast(dtype));
+    merge_heads(weighted.reshape([batch, n_heads, length, width]))
 }
 
 /// Appends keys and values of a layer to the caches, one cache for each sequence.
 pub(crate) fn keep(keys_and_values: [Tensor<3>; 2], layer: usize, caches: &mut [KeyValues]) {
     for (kept, x) in keys_and_values.into_iter().enumerate() {
+        let mut rows = None;
         let batch = x.dims()[0];
-        let rows = to_host(x);
-        let each = rows.len() / batch;
-        rows.chunks(each.max(1)).zip(&mut *caches).for_each(|(rows, cache)| cache.layers[layer][kept].push(rows));
+        for (at, cache) in caches.iter_mut().enumerate() {
+            match &mut cache.layers[layer][kept] {
+                Kept::Device(kept) => kept.push(x.clone().narrow(0, at, 1)),
+                Kept::Host(kept) => {
+                    let rows = rows.get_or_insert_with(|| to_host(x.clone()));
+                    let each = rows.len() / batch;
+                    kept.push(&rows[at * each..(at + 1) * each]);
+                }
+            }
+        }
     }
 }
 
 /// Computes attention of `[batch, length, heads * width]` to cached keys and values of the encoder, all of which each
 /// query sees.
 pub(crate) fn attend_to_source(q: Tensor<3>, n_heads: usize, layer: usize, caches: &[KeyValues]) -> Tensor<3> {
+    if fused::on_gpu(&q) {
+        if let Some(kept) = on_device(layer, caches) {
+            return attend_to_rows(q, n_heads, kept, None, None);
+        }
+    }
     let (device, dtype, [batch, length, width]) = (q.device(), q.dtype(), q.dims());
     let q = to_host(q);
     let mut out = vec![0.0; q.len()];
     for (at, (q, out)) in q.chunks(width).zip(out.chunks_mut(width)).enumerate() {
-        let [keys, values] = &caches[at / length].layers[layer];
-        cached_attention(q, n_heads, [keys, values], ScoreRule::default(), out);
+        cached_attention(q, n_heads, on_host(&caches[at / length].layers[layer]), ScoreRule::default(), out);
     }
     Tensor::from_data(TensorData::new(out, [batch, length, width]), (&device, dtype))
 }

@@ -6,13 +6,9 @@ pub(crate) use briquette_nn::layers::{feed_forward, self_attention};
 pub use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, RmsNorm, RmsNormConfig};
 
 use briquette_ops::fused;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
 
 /// Computes the RMS norm of `x`, in one pass where the device supports it.
-pub(crate) fn normed(norm: &RmsNorm, x: Tensor<3>) -> Tensor<3> {
-    let gamma = norm.gamma.val();
-    if fused::fuses(&x) && gamma.dtype() == DType::F32 {
-        return fused::rms_norm(x, gamma, norm.epsilon);
-    }
-    norm.forward(x)
+pub(crate) fn normed<const D: usize>(norm: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
+    fused::rms_norm(x, norm.gamma.val(), norm.epsilon)
 }

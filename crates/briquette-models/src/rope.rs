@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 /// Rotation angles of some positions.
 pub(crate) struct Rotation {
     turns: Arc<RotaryTable>,
-    /// Sines and cosines `[tokens, width]`, for devices that use burn's operations.
+    /// Sines and cosines `[tokens, width / 2]`, for devices other than the CPU.
     tables: OnceLock<[Tensor<2>; 2]>,
 }
 
@@ -26,27 +26,31 @@ impl Rotation {
         if fused::fuses(&x) {
             return fused::rotate(x, n_heads, Arc::clone(&self.turns));
         }
+        if fused::on_gpu(&x) {
+            let width = x.dims()[2] / n_heads;
+            return fused::rotate_by_tables(x.clone(), self.tables_on(width, &x.device()), n_heads);
+        }
         self.apply_by_burn(x, n_heads)
     }
 
     fn apply_by_burn(&self, x: Tensor<3>, n_heads: usize) -> Tensor<3> {
         let ([batch, length, all], device) = (x.dims(), x.device());
         let width = all / n_heads;
-        let [sin, cos] = self.tables.get_or_init(|| self.tables_on(width, &device)).clone();
+        let [sin, cos] = self.tables_on(width, &device);
         let n = sin.dims()[0] / length;
-        let [sin, cos] = [sin, cos].map(|table| table.reshape([n, length, 1, width]).cast(x.dtype()));
+        let [sin, cos] = [sin, cos].map(|table| table.reshape([n, length, 1, width / 2]).cast(x.dtype()));
+        // Features `i` and `i + half` are a pair with one angle.
         let (x, half) = (by_head(x, n_heads), width / 2);
-        let swapped = Tensor::cat(vec![-x.clone().narrow(3, half, half), x.clone().narrow(3, 0, half)], 3);
-        (x * cos + swapped * sin).reshape([batch, length, all])
+        let (a, b) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half));
+        let turned = [a.clone() * cos.clone() - b.clone() * sin.clone(), b * cos + a * sin];
+        Tensor::cat(turned.into(), 3).reshape([batch, length, all])
     }
 
-    /// Features `i` and `i + half` are a pair with one angle, so the angles are repeated for the second half.
     fn tables_on(&self, width: usize, device: &Device) -> [Tensor<2>; 2] {
-        [self.turns.sin(), self.turns.cos()].map(|values| {
-            let twice: Vec<f32> = values.chunks(width / 2).flat_map(|row| [row, row].concat()).collect();
-            let n = twice.len() / width;
-            Tensor::from_data(TensorData::new(twice, [n, width]), device)
-        })
+        let table = |values: &[f32]| {
+            Tensor::from_data(TensorData::new(values.to_vec(), [values.len() / (width / 2), width / 2]), device)
+        };
+        self.tables.get_or_init(|| [table(self.turns.sin()), table(self.turns.cos())]).clone()
     }
 }
 

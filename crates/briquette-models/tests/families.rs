@@ -2,13 +2,13 @@
 //!
 //! `fixtures/make_family_goldens.py` writes models and reference outputs.
 
+use crate::golden::{Golden, folders};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::{Extents, ValueId, graph_of};
 use briquette_models::CacheType;
 use briquette_models::graph_net::{GraphNet, RunInputs};
 use briquette_nn::load_into;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use crate::golden::{Golden, folders};
 use std::path::Path;
 
 /// Largest difference, as a share of the largest output.

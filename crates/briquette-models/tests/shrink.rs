@@ -1,5 +1,6 @@
 //! A network without units computes what the network computes whose removed units are 0 everywhere.
 
+use crate::golden::{Golden, folders};
 use briquette_core::DType;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, safetensors};
 use briquette_graph::coupling::{Couplings, GroupKind, UnitId, couplings};
@@ -7,7 +8,6 @@ use briquette_graph::shrink::KeptIndices;
 use briquette_graph::{Extents, Graph, graph_of};
 use briquette_models::graph_net::{GraphNet, RunInputs};
 use burn::tensor::Device;
-use crate::golden::{Golden, folders};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

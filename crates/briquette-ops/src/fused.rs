@@ -3,7 +3,7 @@
 //! Also has masked and fake-quantized weights for training ([`masked`]). On the CPU (flex), each f32 operation
 //! takes one pass over memory, forward and backward, with the loops of [`briquette_cpu::float`]. For other
 //! types and devices, functions that say so use burn's own operations; the rest require that [`fuses`] returns
-//! true.
+//! true, or [`on_gpu`] for norms and those of rows: CUDA devices have kernels for norms, softmax and rotary positions.
 //!
 //! Non-goals: the loops (`briquette-cpu`), products and compressed weights ([`compressed`](crate::compressed)),
 //! layers (`briquette-nn`).
@@ -23,15 +23,24 @@ mod device;
 #[cfg(feature = "flex")]
 mod flex;
 mod functions;
+mod gpu;
 pub mod masked;
 mod ops;
 mod parts;
 mod record;
+#[cfg(feature = "cuda")]
+mod rows;
+#[cfg(not(feature = "cuda"))]
+#[path = "fused/no_rows.rs"]
+mod rows;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 
 pub use briquette_cpu::float::ActivationFunction;
 pub use device::fuses;
-pub use functions::{activate, add_norm, attention, gelu, rms_norm, rotate, swiglu};
-pub use ops::{AttentionHeads, FusedGrads, FusedOps};
+pub use functions::{activate, add_norm, attention, gelu, layer_norm, rms_norm, rotate, swiglu};
+pub use gpu::{on_gpu, rotate_by_tables, softmax};
+pub use ops::{AttentionHeads, FusedGrads, FusedOps, RowNorm, ScoreRows};
 pub use parts::in_parts;
+#[cfg(feature = "cuda")]
+pub use rows::RowOps;

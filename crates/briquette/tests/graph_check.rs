@@ -21,6 +21,10 @@ fn the_check_of_graphs_runs_all_networks_and_passes_on_the_cpu() {
             "decoder f32, cached keys",
             "decoder int8",
             "decoder int8, cached keys",
+            "decoder with windows and caps f32",
+            "decoder with windows and caps f32, cached keys",
+            "decoder with windows and caps int8",
+            "decoder with windows and caps int8, cached keys",
         ]
     );
     for check in &found {

@@ -5,6 +5,8 @@ use crate::gpu::{Gpu, cubes, groups, u32_of};
 use crate::quantize_rows;
 use cubecl_core::prelude::CubeDim;
 
+/// Rows with at most this many values are quantized by a warp each.
+const NARROW: usize = 2048;
 /// Rows with more values are quantized in parts, in parallel.
 const WIDE: usize = 1 << 16;
 /// Values per part of a wide row.
@@ -17,7 +19,26 @@ pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool)
     if x.n_rows == 0 {
         return (codes, rows);
     }
-    if x.n_cols <= WIDE {
+    if x.n_cols <= NARROW {
+        // SAFETY: one warp per row; `codes`, `scales` and `zeros` have as many rows.
+        unsafe {
+            quantize_rows::quantize_narrow_rows::launch_unchecked(
+                gpu.client(),
+                cubes(groups(x.n_rows, quantize_rows::WARPS), 1),
+                CubeDim::new_1d(quantize_rows::UNITS as u32),
+                lanes(x),
+                x.arg(lanes(x)),
+                codes.arg(1),
+                arg(&rows.scales, 4),
+                arg(&rows.zeros, 4),
+                u32_of(x.n_rows),
+                u32_of(x.n_cols),
+                u32_of(row_words),
+                symmetric,
+                x.dtype,
+            );
+        }
+    } else if x.n_cols <= WIDE {
         // SAFETY: one cube per row; `codes`, `scales` and `zeros` have as many rows.
         unsafe {
             quantize_rows::quantize_rows::launch_unchecked(

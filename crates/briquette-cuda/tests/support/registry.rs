@@ -4,7 +4,10 @@ use briquette_cuda::conv::{depthwise, patches};
 use briquette_cuda::decode::{decode, lookup, lookup_bitmask};
 use briquette_cuda::epilogue::EpilogueFlags;
 use briquette_cuda::mma::{MmaTile, product_mma};
-use briquette_cuda::quantize_rows::{encode, quantize_rows, row_scales, spans};
+use briquette_cuda::norm::{self, NormSteps, norm_rows};
+use briquette_cuda::quantize_rows::{encode, quantize_narrow_rows, quantize_rows, row_scales, spans};
+use briquette_cuda::rotary::{self, rotate_rows};
+use briquette_cuda::softmax::{self, ScoreSteps, softmax_rows};
 use briquette_cuda::{bitmask, conv, dp4a, few_rows, few_rows_sparse as sparse, quantize_rows as quantize, wgmma};
 use cubecl_core::ir::{ElemType, FloatKind, IntKind, UIntKind};
 use cubecl_core::prelude::*;
@@ -50,6 +53,7 @@ pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
     for dtype in FLOATS {
         for lanes in [1, 4] {
             all.extend([false, true].map(|symmetric| of.quantize_rows(lanes, symmetric, dtype)));
+            all.extend([false, true].map(|symmetric| of.quantize_narrow_rows(lanes, symmetric, dtype)));
             all.extend([of.spans(lanes, dtype), of.encode(lanes, dtype)]);
         }
         all.extend([PLAIN, ALL].map(|finish| of.product_dp4a(finish, dtype)));
@@ -59,6 +63,7 @@ pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
             all.extend([of.few_rows_codes(rows, dtype), of.few_rows_int8(rows, dtype), of.few_rows_int4(rows, dtype)]);
         }
         all.extend([4, 8].map(|bits| of.decode(bits, dtype)));
+        all.extend([of.norm_rows(dtype), of.softmax_rows(dtype), of.rotate_rows(dtype)]);
         let finishes = if dtype == F32 { &[BIAS, ALL][..] } else { &[ALL] };
         for (&finish, tile) in
             finishes.iter().flat_map(|f| [MmaTile::LARGE, MmaTile::MEDIUM, MmaTile::SMALL].map(|t| (f, t)))
@@ -107,6 +112,13 @@ impl Forms {
         let new = quantize_rows::QuantizeRows::new;
         let kernel = kernel!(self.gpu, block, new, [b b b b], (), (), lanes, symmetric, dtype);
         plain(format!("quantize_rows {dtype} by {lanes} symmetric={symmetric}"), kernel)
+    }
+
+    fn quantize_narrow_rows(self, lanes: usize, symmetric: bool, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_1d(quantize::UNITS as u32);
+        let new = quantize_narrow_rows::QuantizeNarrowRows::new;
+        let kernel = kernel!(self.gpu, block, new, [b b b b], (), (), (), lanes, symmetric, dtype);
+        plain(format!("quantize_narrow_rows {dtype} by {lanes} symmetric={symmetric}"), kernel)
     }
 
     fn spans(self, lanes: usize, dtype: ElemType) -> Listed {
@@ -186,6 +198,27 @@ impl Forms {
             format!("few_rows_int4 {dtype} rows={rows}"),
             kernel!(self.gpu, block, new, [b b b b b], (), (), (), (), rows, true, dtype),
         )
+    }
+
+    fn norm_rows(self, dtype: ElemType) -> Listed {
+        let (block, steps) =
+            (CubeDim::new_2d(32, norm::ROWS as u32), NormSteps { adds: true, centers: true, shifts: true });
+        let kernel = kernel!(self.gpu, block, norm_rows::NormRows::new, [b b b b b], (), (), (), steps, dtype);
+        plain(format!("norm_rows {dtype}"), kernel)
+    }
+
+    fn softmax_rows(self, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_2d(32, softmax::ROWS as u32);
+        let steps = ScoreSteps { hides: true, is_causal: true, has_window: true, has_cap: true };
+        let new = softmax_rows::SoftmaxRows::new;
+        let kernel = kernel!(self.gpu, block, new, [b b b], (), (), (), (), (), (), (), (), steps, dtype);
+        plain(format!("softmax_rows {dtype}"), kernel)
+    }
+
+    fn rotate_rows(self, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_1d(rotary::UNITS as u32);
+        let kernel = kernel!(self.gpu, block, rotate_rows::RotateRows::new, [b b b b], (), (), (), (), dtype);
+        plain(format!("rotate_rows {dtype}"), kernel)
     }
 
     fn lookups(self, ids: ElemType, dtype: ElemType) -> [Listed; 2] {

@@ -1,12 +1,16 @@
 //! Attention of a graph: with or without a mask, grouped heads, rotary positions, windows and cached keys.
 
 use super::steps::AttentionCall;
-use crate::attention::{attend_causally, attend_to_kept, attend_to_source, attend_to_tokens, merge_heads, split_heads};
+use crate::attention::has_few_scores;
+use crate::attention::{
+    attend_by_rows, attend_causally, attend_to_kept, attend_to_source, attend_to_tokens, merge_heads, split_heads,
+};
 use crate::cache::KeyValues;
 use crate::layers::Dropout;
 use crate::rope::Rotation;
 use briquette_cpu::float::ScoreRule;
 use briquette_graph::op::{Attention, Rotary};
+use briquette_ops::fused::{self, ScoreRows};
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, DType, Tensor};
 
@@ -98,7 +102,11 @@ pub(super) fn attend(
         return weighted_sum(probabilities, v, call, dropout);
     }
     let length = q.dims()[1];
-    if holds_scores(settings, call.width, bias.is_some(), length) {
+    let holds = holds_scores(settings, call.width, bias.is_some(), length);
+    if fused::on_gpu(&q) && bias.is_none() && (holds || has_few_scores(&q, heads, k.dims()[1])) {
+        return attend_on_gpu([q, k, v], call, tokens.padding.clone());
+    }
+    if holds {
         return weighted_sum(probabilities([q, k], bias, call, tokens.padding.clone()), v, call, dropout);
     }
     if settings.causal {
@@ -106,6 +114,19 @@ pub(super) fn attend(
     }
     let padding = tokens.padding.clone().unwrap_or_else(|| no_padding(&q));
     attend_to_tokens([q, k, v], heads, padding, dropout)
+}
+
+fn attend_on_gpu([q, k, v]: [Tensor<3>; 3], call: &AttentionCall, padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
+    let settings = &call.settings;
+    let rows = ScoreRows {
+        scale: settings.scale.unwrap_or_else(|| 1.0 / (call.width as f64).sqrt()) as f32,
+        rule: ScoreRule { window: settings.window, soft_cap: settings.soft_cap.map(|cap| cap as f32) },
+        is_causal: settings.causal,
+        first: 0,
+        length: q.dims()[1],
+    };
+    let kept = [k, v].map(|x| split_heads(x, settings.kv_heads));
+    attend_by_rows(q, settings.heads, kept, None, padding.filter(|_| !settings.causal), rows)
 }
 
 /// Returns whether all scores of an attention are in memory. Kernels compute usual scores in tiles.

@@ -56,7 +56,7 @@ impl Decoder for GraphNet {
             }
             _ => None,
         });
-        KeyValues::new(kind, attentions).counted_by(self.first_own_attention())
+        KeyValues::new(kind, &self.device(), attentions).counted_by(self.first_own_attention())
     }
 
     fn next_state(&self, tokens: Tensor<2, Int>, caches: &mut [KeyValues]) -> Tensor<3> {

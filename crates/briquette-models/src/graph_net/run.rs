@@ -279,8 +279,7 @@ impl<'a> GraphRun<'a> {
             return self.rms_norm(layer, by_head, 1, offset).reshaped(&dims);
         }
         match x {
-            AnyTensor::Three(x) if offset == 0.0 => normed(norm, x).into(),
-            x if offset == 0.0 => with_tensor!(x, x => norm.forward(x).into()),
+            x if offset == 0.0 => with_tensor!(x, x => normed(norm, x).into()),
             x => with_tensor!(x, x => {
                 let rank = x.dims().len();
                 let scale = (x.clone().square().mean_dim(rank - 1) + norm.epsilon).sqrt();

@@ -1,10 +1,9 @@
 //! Layer norm with a fused residual sum.
 
-use briquette_ops::fused::add_norm;
+use briquette_ops::fused::{add_norm, layer_norm};
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
-use burn::tensor::module::layer_norm;
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{Device, Tensor};
 
 /// The sizes of a [`LayerNorm`], with the fields of burn's `LayerNormConfig`.
 #[derive(Config, Debug)]
@@ -44,14 +43,7 @@ impl LayerNorm {
     /// # Panics
     /// If the last dimension is not `d_model`.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        let (dtype, gamma, beta) = (input.dtype(), self.gamma.val(), self.beta.as_ref().map(Param::val));
-        // f16 and bf16 are too narrow for the sums.
-        if matches!(dtype, DType::F16 | DType::BF16) {
-            let wide = |tensor: Tensor<1>| tensor.cast(FloatDType::F32);
-            let input = input.cast(FloatDType::F32);
-            return layer_norm(input, wide(gamma), beta.map(wide), self.epsilon).cast(dtype);
-        }
-        layer_norm(input, gamma, beta, self.epsilon)
+        layer_norm(input, self.gamma.val(), self.beta.as_ref().map(Param::val), self.epsilon)
     }
 
     /// Normalizes `input + shortcut`, in one pass where the device supports it.
@@ -59,9 +51,6 @@ impl LayerNorm {
     /// # Panics
     /// If the last dimension is not `d_model`, or the shapes differ.
     pub fn forward_sum<const D: usize>(&self, input: Tensor<D>, shortcut: Tensor<D>) -> Tensor<D> {
-        if input.dtype() != DType::F32 {
-            return self.forward(input + shortcut);
-        }
         add_norm(input, shortcut, self.gamma.val(), self.beta.as_ref().map(Param::val), self.epsilon)
     }
 }

@@ -2,7 +2,6 @@
 
 mod device;
 mod quantized;
-mod tensor;
 mod weights;
 
 pub use briquette_cuda::keep_kernels;

@@ -1,7 +1,9 @@
 //! GELU, gates, norms, rotary positions and attention, each in one pass over memory on the CPU.
 
 use crate::fused::device::fuses;
-use crate::fused::ops::{AttentionHeads, FusedOps};
+use crate::fused::gpu::norms;
+use crate::fused::ops::{AttentionHeads, FusedOps, RowNorm};
+use crate::fused::rows;
 use briquette_cpu::float::{ActivationFunction, RotaryTable};
 use burn::backend::Dispatch;
 use burn::tensor::{Bool, DType, Tensor, activation, module};
@@ -44,8 +46,11 @@ pub fn add_norm<const D: usize>(
     beta: Option<Tensor<1>>,
     epsilon: f64,
 ) -> Tensor<D> {
+    if norms(&x) && x.dims() == shortcut.dims() && x.dtype() == shortcut.dtype() {
+        return rows::norm(x, Some(shortcut), gamma, beta, RowNorm { centers: true, epsilon, ..RowNorm::default() });
+    }
     if !fuses(&x) || x.dims() != shortcut.dims() || gamma.dtype() != DType::F32 {
-        return module::layer_norm(x + shortcut, gamma, beta, epsilon);
+        return layer_norm(x + shortcut, gamma, beta, epsilon);
     }
     let beta = beta.unwrap_or_else(|| gamma.zeros_like());
     let [x, shortcut] = [x, shortcut].map(Tensor::into_dispatch);
@@ -53,11 +58,33 @@ pub fn add_norm<const D: usize>(
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_add_norm(x, shortcut, gamma, beta, epsilon))
 }
 
+/// Computes the layer norm of `x`, with sums in f32.
+///
+/// Uses burn's own operations if there is no fused version.
+pub fn layer_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, beta: Option<Tensor<1>>, epsilon: f64) -> Tensor<D> {
+    if norms(&x) {
+        return rows::norm(x, None, gamma, beta, RowNorm { centers: true, epsilon, ..RowNorm::default() });
+    }
+    let dtype = x.dtype();
+    if !matches!(dtype, DType::F16 | DType::BF16) {
+        return module::layer_norm(x, gamma, beta, epsilon);
+    }
+    let wide = |tensor: Tensor<1>| tensor.cast(DType::F32);
+    module::layer_norm(x.cast(DType::F32), wide(gamma), beta.map(wide), epsilon).cast(dtype)
+}
+
 /// Computes the RMS norm of `x` in f32: see [`rms_norm`](briquette_cpu::float::rms_norm()).
 ///
-/// # Panics
-/// If `gamma` does not have the length of a row, or [`fuses`] is false for either tensor.
+/// Uses burn's own operations if there is no fused version.
 pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> Tensor<D> {
+    if norms(&x) {
+        return rows::norm(x, None, gamma, None, RowNorm { epsilon, ..RowNorm::default() });
+    }
+    if !fuses(&x) || gamma.dtype() != DType::F32 {
+        let dtype = x.dtype();
+        let size = (x.clone().cast(DType::F32).square().mean_dim(D - 1) + epsilon).sqrt();
+        return x / size.cast(dtype) * gamma.unsqueeze();
+    }
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_rms_norm(x.into_dispatch(), gamma.into_dispatch(), epsilon))
 }
 

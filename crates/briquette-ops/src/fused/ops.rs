@@ -1,6 +1,6 @@
 //! The fused operations of a backend. All tensors are f32.
 
-use briquette_cpu::float::{ActivationFunction, RotaryTable};
+use briquette_cpu::float::{ActivationFunction, RotaryTable, ScoreRule};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
 use std::sync::Arc;
@@ -14,6 +14,34 @@ pub struct AttentionHeads {
     pub padding: Vec<bool>,
     /// Whether to mask the tokens after each query.
     pub is_causal: bool,
+}
+
+/// The steps of a norm over rows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RowNorm {
+    /// Whether a shortcut is added first.
+    pub adds: bool,
+    /// Whether the mean is subtracted, as in layer norm.
+    pub centers: bool,
+    /// Whether `beta` is added.
+    pub shifts: bool,
+    /// Added to the variance.
+    pub epsilon: f64,
+}
+
+/// The scale and masks of rows of attention scores.
+#[derive(Debug, Clone, Copy)]
+pub struct ScoreRows {
+    /// The factor of all scores.
+    pub scale: f32,
+    /// The limit of scores and the window.
+    pub rule: ScoreRule,
+    /// Whether a query sees only itself and earlier keys.
+    pub is_causal: bool,
+    /// The position of the first query among the keys.
+    pub first: usize,
+    /// Queries of a head. The query of row `r` is `first + r % length`.
+    pub length: usize,
 }
 
 /// Operations that a backend computes in one pass over memory.

@@ -24,29 +24,30 @@ const PROMPT: usize = 5;
 /// floats are not measured: its tuner would compile many kernels for each shape.
 pub(crate) fn compare(device: &Device, cpu: &Device) -> Vec<GraphCheck> {
     type Outputs = fn(&GraphNet, &Device) -> Vec<f32>;
-    let networks: [(&str, serde_json::Value, Outputs); 4] = [
+    let networks: [(&str, serde_json::Value, Outputs); 5] = [
         ("encoder", encoder(), embed),
         ("ResNet-18", serde_json::json!({ "model_type": "resnet18", "num_labels": 10 }), classify),
         ("separable convolutions", separable(), classify_digits),
         ("decoder", decoder(), decode),
+        ("decoder with windows and caps", capped_decoder(), decode),
     ];
     let mut found = Vec::new();
     for (name, config, run) in networks {
         let host = filled(GraphNet::random(config.as_object().expect("an object"), cpu).expect("a network"));
         let int8 = |network: GraphNet| quantize_dynamic(network, &DynamicSpec::new()).expect("int8").module;
         let on_device = host.clone().fork(device);
-        if ["encoder", "decoder"].contains(&name) {
+        if name.contains("coder") {
             let of_floats = [run(&on_device, device), run(&host, cpu)];
             found.push(check(format!("{name} f32"), of_floats, FLOATS));
         }
-        if name == "decoder" {
+        if name.starts_with("decoder") {
             let cached = [decode_cached(&on_device, device), run(&host, cpu)];
             found.push(check(format!("{name} f32, cached keys"), cached, FLOATS));
         }
         let (on_device, host) = (int8(on_device), int8(host));
         let of_codes = [run(&on_device, device), run(&host, cpu)];
         found.push(check(format!("{name} int8"), of_codes, CODES));
-        if name == "decoder" {
+        if name.starts_with("decoder") {
             let cached = [decode_cached(&on_device, device), run(&host, cpu)];
             found.push(check(format!("{name} int8, cached keys"), cached, CODES));
         }
@@ -82,6 +83,15 @@ fn decoder() -> serde_json::Value {
         "model_type": "llama", "vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 32, "rms_norm_eps": 1e-5
     })
+}
+
+fn capped_decoder() -> serde_json::Value {
+    let mut config = decoder();
+    config["sliding_window"] = 5.into();
+    config["layer_types"] = serde_json::json!(["sliding_attention", "full_attention"]);
+    config["query_pre_attn_scalar"] = 12.into();
+    config["attn_logit_softcapping"] = 2.0.into();
+    config
 }
 
 fn tokens([batch, length]: [usize; 2], device: &Device) -> Tensor<2, Int> {

@@ -1,11 +1,11 @@
 //! Operations with quantized weights.
 
-use super::tensor::{Like, buffer, elem_type, floats, vector};
 use super::weights::CudaLinear;
 use crate::compressed::host_or_cuda::{ELSEWHERE, HostOrCuda};
 use crate::compressed::quantized::QuantizedOps;
 use crate::compressed::shapes::{conv2d_shape, embedding_shape, linear_shape};
 use crate::compressed::weights::{Conv2dCall, LinearWeights, Table, Weights};
+use crate::cube_tensor::{Like, buffer, elem_type, floats, vector};
 use briquette_cpu::ActivationGrid;
 use briquette_cuda::{Conv2dSteps, DeviceEpilogue, Floats, Gpu, Ids};
 use burn::backend::tensor::{FloatTensor, IntTensor};

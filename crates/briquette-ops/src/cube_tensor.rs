@@ -9,42 +9,42 @@ use burn_cubecl::ops;
 use burn_cubecl::tensor::CubeTensor;
 
 /// Returns the elements of a tensor as one contiguous buffer.
-pub(super) fn buffer(tensor: CubeTensor) -> DeviceBuffer {
+pub(crate) fn buffer(tensor: CubeTensor) -> DeviceBuffer {
     let tensor = into_contiguous(tensor);
     let n_bytes = tensor.meta.shape().num_elements() * tensor.dtype.size();
     DeviceBuffer::new(tensor.handle, n_bytes)
 }
 
 /// Returns a tensor as rows of its last `n_cols` elements.
-pub(super) fn floats(tensor: CubeTensor, n_cols: usize) -> Floats {
+pub(crate) fn floats(tensor: CubeTensor, n_cols: usize) -> Floats {
     let (n, dtype) = (tensor.meta.shape().num_elements(), elem_type(tensor.dtype));
     Floats { buffer: buffer(tensor), dtype, n_rows: n.checked_div(n_cols).unwrap_or(0), n_cols }
 }
 
-pub(super) fn elem_type(dtype: DType) -> ElemType {
+pub(crate) fn elem_type(dtype: DType) -> ElemType {
     dtype_to_elem_type(dtype)
 }
 
 /// Returns the elements of an f32 vector, or `None` if not `is_there`.
-pub(super) fn vector(tensor: CubeTensor, is_there: bool) -> Option<DeviceBuffer> {
+pub(crate) fn vector(tensor: CubeTensor, is_there: bool) -> Option<DeviceBuffer> {
     is_there.then(|| buffer(if tensor.dtype == DType::F32 { tensor } else { cast(tensor, DType::F32) }))
 }
 
 /// A tensor that gives results their device and type.
-pub(super) struct Like(pub(super) CubeTensor);
+pub(crate) struct Like(pub(crate) CubeTensor);
 
 impl Like {
-    pub(super) fn tensor(&self, floats: Floats, shape: Shape) -> CubeTensor {
+    pub(crate) fn tensor(&self, floats: Floats, shape: Shape) -> CubeTensor {
         self.of_type(floats, shape, self.0.dtype)
     }
 
-    pub(super) fn of_type(&self, floats: Floats, shape: Shape, dtype: DType) -> CubeTensor {
+    pub(crate) fn of_type(&self, floats: Floats, shape: Shape, dtype: DType) -> CubeTensor {
         let handle = floats.buffer.into_handle();
         CubeTensor::new_contiguous(self.0.client.clone(), self.0.device.clone(), shape, handle, dtype)
     }
 
     /// Computes `x · wᵀ` with burn's own product, for weights decoded to floats.
-    pub(super) fn multiply(&self, x: Floats, weights: Floats) -> CubeTensor {
+    pub(crate) fn multiply(&self, x: Floats, weights: Floats) -> CubeTensor {
         let [n_rows, n_in, n_out] = [x.n_rows, x.n_cols, weights.n_rows];
         let weights = ops::permute(self.tensor(weights, Shape::new([n_out, n_in])), &[1, 0]);
         let x = self.tensor(x, Shape::new([n_rows, n_in]));
