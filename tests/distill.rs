@@ -100,12 +100,14 @@ fn a_memory_limit_below_the_weights_is_refused_by_run_and_plan_before_any_writin
     let plan = sandbox.run("plan recipe.toml");
     assert!(plan.code == 6 && plan.stdout.contains("limit 50.00 kB"), "{}", plan.stdout);
 
-    // The weights fit, but training one item does not: this is measured, and no file is left behind.
-    let stages = with("1MB").replace("[[stage]]\nkind = \"prune\"\nsparsity = 0.8\n", "");
-    sandbox.write("recipe.toml", stages.replace("[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n", ""));
-    let before = sandbox.files("");
-    sandbox.run("distill recipe.toml --quiet").assert_fails(6, &["memory.limit", "for one item"]);
-    assert_eq!(sandbox.files(""), before, "no file is left behind");
+    // The weights fit, but the data or one item in training does not. The latter is measured. No file is left behind.
+    for (limit, why) in [("1MB", "cannot read"), ("2MB", "cannot decode the images"), ("3MB", "for one item")] {
+        let stages = with(limit).replace("[[stage]]\nkind = \"prune\"\nsparsity = 0.8\n", "");
+        sandbox.write("recipe.toml", stages.replace("[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n", ""));
+        let before = sandbox.files("");
+        sandbox.run("distill recipe.toml --quiet").assert_fails(6, &["memory.limit", why]);
+        assert_eq!(sandbox.files(""), before, "no file is left behind");
+    }
 
     sandbox.write("recipe.toml", with("1GB"));
     let needs = &sandbox.json("plan recipe.toml")["memory"];

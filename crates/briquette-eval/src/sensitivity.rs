@@ -40,7 +40,7 @@ const MAX_SCORES: usize = 1 << 23;
 pub enum LossUnit {
     /// One minus the cosine with the original embedding, per text.
     Cosine,
-    /// The divergence from the original distribution, in nats per token or image.
+    /// The divergence from the original distribution, in nats per token, classified text or image.
     Nats,
 }
 
@@ -77,9 +77,9 @@ pub fn curvatures(
     check_gradients(arch)?;
     let mut input = room.input(arch, checkpoint)?;
     let batches = room.batches(arch, &mut input, (data, spec), samples)?;
-    let outputs = LossOutputs::of(&input, arch);
+    let outputs = LossOutputs::of(&input, arch, checkpoint)?;
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
-    let n_items = if outputs == LossOutputs::Tokens { runner.n_positions() } else { runner.n_items() };
+    let n_items = if outputs.is_by_token() { runner.n_positions() } else { runner.n_items() };
     if n_items == 0 {
         return Err(no_item(spec));
     }
@@ -112,7 +112,7 @@ pub fn row_curvatures(
     check_gradients(arch)?;
     let mut input = room.input(arch, checkpoint)?;
     let batches = room.batches(arch, &mut input, (data, spec), samples)?;
-    let outputs = LossOutputs::of(&input, arch);
+    let outputs = LossOutputs::of(&input, arch, checkpoint)?;
     let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
     let probe = Probe::with_gram();
     let see = &mut |network: &GraphNet, names: &NameMap, gradients: &Gradients| {
@@ -139,17 +139,34 @@ enum LossOutputs {
     Embeddings(Pooling),
     /// Logits of the next tokens.
     Tokens,
-    /// Logits of classes.
+    /// Logits of the classes of texts, or of each of their tokens.
+    TextClasses {
+        /// Whether tokens have classes.
+        of_tokens: bool,
+    },
+    /// Logits of the classes of images.
     Classes,
 }
 
 impl LossOutputs {
-    fn of(input: &Input, arch: Arch) -> Self {
-        match (input, arch.task()) {
-            (Input::Text { pooling, .. }, ModelTask::Encoder) => Self::Embeddings(pooling.clone()),
+    fn of(input: &Input, arch: Arch, checkpoint: &Checkpoint) -> Result<Self> {
+        Ok(match (input, arch.task()) {
+            (Input::Text { pooling, .. }, ModelTask::Encoder) => {
+                let (network, _) = GraphNet::blank(arch, checkpoint, &Device::default())?;
+                // A single value is no distribution.
+                match network.classifies_text() && network.output_width() > 1 {
+                    true => Self::TextClasses { of_tokens: network.classifies_tokens() },
+                    false => Self::Embeddings(pooling.clone()),
+                }
+            }
             (Input::Text { .. } | Input::Pair { .. }, _) => Self::Tokens,
             (Input::Images(_), _) => Self::Classes,
-        }
+        })
+    }
+
+    /// Whether each token has outputs of its own.
+    fn is_by_token(&self) -> bool {
+        matches!(self, Self::Tokens | Self::TextClasses { of_tokens: true })
     }
 }
 
@@ -184,6 +201,11 @@ impl Backwards for RandomLoss<'_> {
                 let scores = network.as_decoder().scores(left.three());
                 let [n, length, width] = scores.dims();
                 draws::of_scores(scores.reshape([n * length, width]), seed ^ (tokens.start as u64) << 32)
+            }
+            LossOutputs::TextClasses { .. } => {
+                let logits = network.classes_of(left.three());
+                let [n, n_rows, width] = logits.dims();
+                draws::of_scores(logits.reshape([n * n_rows, width]), seed)
             }
             LossOutputs::Classes => draws::of_scores(left.two(), seed),
         }

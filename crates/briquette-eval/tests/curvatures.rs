@@ -5,6 +5,7 @@
 use briquette_core::random::uniform;
 use briquette_eval::evaluate::{RunOutputs, run};
 use briquette_eval::layerwise::Room;
+use briquette_eval::outputs::OutputRows;
 use briquette_eval::{Curvatures, LossUnit, Samples, curvatures, metrics};
 use briquette_formats::Checkpoint;
 use briquette_models::batches::Batching;
@@ -15,6 +16,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::path::{Path, PathBuf};
 
+/// Returns the path of a fixture, or an absolute path.
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }
@@ -97,23 +99,60 @@ fn check(model: &str, found: &Curvatures, step: f32, loss: impl Fn(&LoadedModel,
     assert!(n > 2 && (0.8..1.25).contains(&mean), "{mean} over {n}");
 }
 
+/// Runs a model whose outputs are rows: embeddings or logits of classes.
+fn rows_of(model: &LoadedModel, spec: &DataSpec) -> OutputRows {
+    let data = spec.open(model.arch.task()).unwrap();
+    match run(model, &data, spec, Batching::default(), &mut |_, _| Ok(())).unwrap() {
+        RunOutputs::Rows(rows) => rows,
+        _ => panic!("expected rows"),
+    }
+}
+
 #[test]
 fn curvatures_predict_the_cosine_loss_of_an_encoder() {
     let spec = DataSpec { path: fixture("models/sentences.txt"), ..DataSpec::default() };
     let found = traces("models/bert-tiny", &spec);
     assert_eq!(found.unit, LossUnit::Cosine);
-    let outputs = |model: &LoadedModel| {
-        let data = spec.open(model.arch.task()).unwrap();
-        let RunOutputs::Rows(rows) = run(model, &data, &spec, Batching::default(), &mut |_, _| Ok(())).unwrap() else {
-            panic!("an encoder")
-        };
-        rows
-    };
     check("models/bert-tiny", &found, 0.01, |original, noisy| {
-        let (a, b) = (outputs(original), outputs(noisy));
+        let (a, b) = (rows_of(original, &spec), rows_of(noisy, &spec));
         let pairs = a.values.chunks(a.width).zip(b.values.chunks(b.width));
         1.0 - metrics::mean(pairs.map(|(a, b)| metrics::cosine(a, b)))
     });
+}
+
+/// Copies a classifier of texts, with a tokenizer of words.
+fn classifier_of_words(name: &str, to: &Path) {
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture("families").join(name).join(file), to.join(file)).unwrap();
+    }
+    let words = ["<unk>", "a", "cat", "sat", "on", "the", "mat", "and", "dog", "ran"].into_iter().enumerate();
+    let vocab: serde_json::Map<String, serde_json::Value> =
+        words.map(|(id, word)| (word.to_string(), id.into())).collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null, "decoder": null,
+        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "<unk>" },
+    });
+    std::fs::write(to.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let lines = "a cat sat on the mat\nthe dog ran\nthe cat and the dog sat\na mat\nand the dog ran on and on\n";
+    std::fs::write(to.join("lines.txt"), lines).unwrap();
+}
+
+#[test]
+fn curvatures_predict_the_divergence_of_a_classifier_of_texts_or_tokens() {
+    for (name, head) in [("albert-classify", "classifier.weight"), ("bert-tokens", "classifier.weight")] {
+        let dir = tempfile::tempdir().unwrap();
+        classifier_of_words(name, dir.path());
+        let (model, spec) =
+            (dir.path().to_str().unwrap(), DataSpec { path: dir.path().join("lines.txt"), ..DataSpec::default() });
+        let found = traces(model, &spec);
+        assert_eq!(found.unit, LossUnit::Nats);
+        assert!(found.traces[head] > 0.0, "{name}: {:?}", found.traces);
+        check(model, &found, 0.02, |original, noisy| {
+            let (a, b) = (rows_of(original, &spec), rows_of(noisy, &spec));
+            metrics::kl(&a.values, &b.values, a.width)
+        });
+    }
 }
 
 #[test]
@@ -144,15 +183,8 @@ fn curvatures_predict_the_divergence_of_a_decoder() {
 fn curvatures_predict_the_divergence_of_a_classifier() {
     let spec = DataSpec { path: fixture("digits-data.safetensors"), ..DataSpec::default() };
     let found = traces("digits", &spec);
-    let rows = |model: &LoadedModel| {
-        let data = spec.open(model.arch.task()).unwrap();
-        let RunOutputs::Rows(rows) = run(model, &data, &spec, Batching::default(), &mut |_, _| Ok(())).unwrap() else {
-            panic!("a classifier")
-        };
-        rows
-    };
     check("digits", &found, 0.02, |original, noisy| {
-        let (a, b) = (rows(original), rows(noisy));
+        let (a, b) = (rows_of(original, &spec), rows_of(noisy, &spec));
         metrics::kl(&a.values, &b.values, a.width)
     });
 }

@@ -140,7 +140,7 @@ fn tied_and_shared_weights_are_stored_once() {
 #[test]
 fn integer_products_share_the_rounded_input_of_queries_keys_and_values() {
     for has_input_scale in [false, true] {
-        let forms = Forms(LinearForm::Int8Dynamic { has_input_scale }, TableForm::Int8);
+        let forms = Forms(LinearForm::Int8Dynamic { has_input_scale }, TableForm::Int8 { has_half_scales: false });
         let found = network("bert", OnnxFloat::F32, &forms).unwrap();
         check(&found.model);
         let count = |op: &str| found.model.nodes.iter().filter(|node| node.op == op).count();
@@ -151,6 +151,17 @@ fn integer_products_share_the_rounded_input_of_queries_keys_and_values() {
         assert_eq!(scales, if has_input_scale { n_linear - 4 } else { 0 });
         let codes = |tensor: &&briquette_formats::onnx_write::OnnxTensor| tensor.dtype == OnnxType::I8;
         assert_eq!(found.model.tensors.iter().filter(codes).count(), n_linear + 3);
+    }
+}
+
+#[test]
+fn tables_store_scales_in_f16_unless_a_head_is_tied_to_them() {
+    for (name, has_half_scales, n_half) in [("bert", true, 3), ("bert", false, 0), ("qwen2", true, 0)] {
+        let forms = Forms(LinearForm::Int8Dynamic { has_input_scale: false }, TableForm::Int8 { has_half_scales });
+        let found = network(name, OnnxFloat::F32, &forms).unwrap();
+        check(&found.model);
+        let halves = found.model.tensors.iter().filter(|tensor| tensor.dtype == OnnxType::F16);
+        assert_eq!(halves.count(), n_half, "{name}");
     }
 }
 

@@ -67,10 +67,8 @@ pub(crate) fn attend_to_kept(
     if are_first && length > 1 && bias.is_none() && rule == ScoreRule::default() {
         return attend_causally([q, k, v], n_heads, n_kv_heads);
     }
-    if fused::on_gpu(&q) {
-        if let Some(kept) = on_device(layer, caches) {
-            return attend_to_rows(q, n_heads, kept, bias, Some(rule));
-        }
+    if let Some(kept) = on_device(&q, layer, caches) {
+        return attend_to_rows(q, n_heads, kept, bias, Some(rule));
     }
     let (q, each) = (to_host(q), length * width);
     let bias = bias.map(to_host);
@@ -81,8 +79,11 @@ pub(crate) fn attend_to_kept(
     Tensor::from_data(TensorData::new(out, [batch, length, width]), (&device, dtype))
 }
 
-/// Returns the keys and values of a layer and each sequence, if they are on the device.
-fn on_device(layer: usize, caches: &[KeyValues]) -> Option<Vec<[Tensor<4>; 2]>> {
+/// Returns the keys and values of a layer and each sequence, if they and the queries are on a GPU.
+fn on_device(q: &Tensor<3>, layer: usize, caches: &[KeyValues]) -> Option<Vec<[Tensor<4>; 2]>> {
+    if !fused::on_gpu(q) {
+        return None;
+    }
     let rows = |kept: &Kept| match kept {
         Kept::Device(kept) => kept.rows.clone(),
         Kept::Host(_) => None,
@@ -149,6 +150,7 @@ pub(crate) fn attend_by_rows(
     let mut scores = q.matmul(keys.cast(dtype).transpose());
     let mut of = rows;
     if let Some(bias) = bias {
+        debug_assert!(rows.rule.soft_cap.is_none(), "a cap applies before the bias");
         scores = scores * rows.scale + bias.reshape([1, n_kv_heads, grouped, n_keys]);
         of.scale = 1.0;
     }
@@ -163,7 +165,7 @@ pub(crate) fn keep(keys_and_values: [Tensor<3>; 2], layer: usize, caches: &mut [
         let batch = x.dims()[0];
         for (at, cache) in caches.iter_mut().enumerate() {
             match &mut cache.layers[layer][kept] {
-                Kept::Device(kept) => kept.push(x.clone().narrow(0, at, 1)),
+                Kept::Device(kept) => kept.push(split_heads(x.clone().narrow(0, at, 1), kept.n_heads)),
                 Kept::Host(kept) => {
                     let rows = rows.get_or_insert_with(|| to_host(x.clone()));
                     let each = rows.len() / batch;
@@ -177,10 +179,8 @@ pub(crate) fn keep(keys_and_values: [Tensor<3>; 2], layer: usize, caches: &mut [
 /// Computes attention of `[batch, length, heads * width]` to cached keys and values of the encoder, all of which each
 /// query sees.
 pub(crate) fn attend_to_source(q: Tensor<3>, n_heads: usize, layer: usize, caches: &[KeyValues]) -> Tensor<3> {
-    if fused::on_gpu(&q) {
-        if let Some(kept) = on_device(layer, caches) {
-            return attend_to_rows(q, n_heads, kept, None, None);
-        }
+    if let Some(kept) = on_device(&q, layer, caches) {
+        return attend_to_rows(q, n_heads, kept, None, None);
     }
     let (device, dtype, [batch, length, width]) = (q.device(), q.dtype(), q.dims());
     let q = to_host(q);

@@ -1,6 +1,5 @@
 //! Key-value cache of a decoder.
 
-use crate::attention::split_heads;
 use briquette_cpu::float::{CacheType, CachedRows};
 use briquette_ops::fused::on_gpu;
 use burn::tensor::{DType, Device, Tensor};
@@ -17,16 +16,16 @@ pub(crate) enum Kept {
 /// Keys or values in the memory of a device.
 #[derive(Debug, Clone)]
 pub(crate) struct DeviceRows {
-    n_heads: usize,
+    pub(crate) n_heads: usize,
     dtype: DType,
     /// `[1, heads, tokens, width]`, once there are tokens.
     pub(crate) rows: Option<Tensor<4>>,
 }
 
 impl DeviceRows {
-    /// Appends tokens `[1, tokens, heads * width]`.
-    pub(crate) fn push(&mut self, x: Tensor<3>) {
-        let new = split_heads(x, self.n_heads).cast(self.dtype);
+    /// Appends tokens `[1, heads, tokens, width]`.
+    pub(crate) fn push(&mut self, x: Tensor<4>) {
+        let new = x.cast(self.dtype);
         self.rows = Some(match self.rows.take() {
             Some(old) => Tensor::cat(vec![old, new], 2),
             None => new,

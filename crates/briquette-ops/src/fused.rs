@@ -2,8 +2,8 @@
 //!
 //! Also has masked and fake-quantized weights for training ([`masked`]). On the CPU (flex), each f32 operation
 //! takes one pass over memory, forward and backward, with the loops of [`briquette_cpu::float`]. For other
-//! types and devices, functions that say so use burn's own operations; the rest require that [`fuses`] returns
-//! true, or [`on_gpu`] for norms and those of rows: CUDA devices have kernels for norms, softmax and rotary positions.
+//! types and devices, functions that say so use burn's own operations; the rest require that [`fuses`] or
+//! [`on_gpu`] returns true. On CUDA devices, norms, softmax and rotary positions have kernels.
 //!
 //! Non-goals: the loops (`briquette-cpu`), products and compressed weights ([`compressed`](crate::compressed)),
 //! layers (`briquette-nn`).

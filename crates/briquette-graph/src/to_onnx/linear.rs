@@ -2,7 +2,7 @@
 
 use super::emitter::Emitter;
 use super::weights::{LinearForm, TableForm, WeightBytes};
-use crate::graph::{NodeId, Operand, WeightId};
+use crate::graph::{Node, NodeId, Operand, WeightId};
 use crate::op::{Composite, Op};
 use briquette_core::{OutputAxis, Result};
 use briquette_formats::onnx_write::{OnnxAttribute, OnnxType};
@@ -68,10 +68,18 @@ fn matrix(to: &mut Emitter, weight: WeightId) -> String {
 
 /// Whether others than linear layers use a weight as it is, such as a tied table. It is then stored once, and the program transposes it.
 fn is_used_otherwise(to: &Emitter, weight: WeightId) -> bool {
-    to.symbolic.graph.nodes.iter().any(|node| {
-        let is_linear = node.op == Op::Composite(Composite::Linear);
-        node.weights().any(|(position, used)| used == weight && !(is_linear && position == 1))
-    })
+    to.symbolic.graph.nodes.iter().any(|node| uses(node, weight).any(|is_linear| !is_linear))
+}
+
+/// Whether a linear layer has this matrix.
+fn is_linear_weight(to: &Emitter, weight: WeightId) -> bool {
+    to.symbolic.graph.nodes.iter().any(|node| uses(node, weight).any(|is_linear| is_linear))
+}
+
+/// For each use of a weight by a node, whether it is the matrix of a linear layer.
+fn uses(node: &Node, weight: WeightId) -> impl Iterator<Item = bool> + '_ {
+    let is_linear = node.op == Op::Composite(Composite::Linear);
+    node.weights().filter(move |(_, used)| *used == weight).map(move |(position, _)| is_linear && position == 1)
 }
 
 /// The transposed matrix of a constant, computed once.
@@ -84,7 +92,7 @@ fn code_matrix(to: &mut Emitter, weight: WeightId) -> String {
     let [n_out, n_in] = extents(to, weight);
     let is_table = is_used_otherwise(to, weight);
     let of = &to.symbolic.graph.weights[weight.0];
-    if is_table && to.forms.table(of) == TableForm::Int8 {
+    if is_table && matches!(to.forms.table(of), TableForm::Int8 { .. }) {
         let codes = to.streamed(weight, WeightBytes::Codes, ".codes", OnnxType::I8, vec![n_out, n_in]);
         return transposed(to, &codes);
     }
@@ -176,12 +184,19 @@ pub(super) fn table(to: &mut Emitter, inputs: &[Operand]) -> String {
     };
     let indices = to.operand(inputs[1]);
     match (inputs[0], form) {
-        (Operand::Weight(weight), TableForm::Int8) => {
+        (Operand::Weight(weight), TableForm::Int8 { has_half_scales }) => {
             let [n_rows, width] = extents(to, weight);
+            // A tied head reads scales in f32.
+            let is_half = has_half_scales && !is_linear_weight(to, weight);
+            let (bytes, dtype) = match is_half {
+                true => (WeightBytes::HalfRowScales, OnnxType::F16),
+                false => (WeightBytes::RowScales, OnnxType::F32),
+            };
             let codes = to.streamed(weight, WeightBytes::Codes, ".codes", OnnxType::I8, vec![n_rows, width]);
-            let scales = to.streamed(weight, WeightBytes::RowScales, ".scale", OnnxType::F32, vec![n_rows]);
+            let scales = to.streamed(weight, bytes, ".scale", dtype, vec![n_rows]);
             let (codes, scales) = (to.plain("Gather", &[&codes, &indices]), to.plain("Gather", &[&scales, &indices]));
             let scales = to.unsqueeze(&scales, &[-1]);
+            let scales = if is_half { to.cast(&scales, OnnxType::F32) } else { scales };
             let codes = to.cast(&codes, OnnxType::F32);
             let rows = to.plain("Mul", &[&codes, &scales]);
             if to.float_type() == OnnxType::F32 { rows } else { to.cast(&rows, to.float_type()) }

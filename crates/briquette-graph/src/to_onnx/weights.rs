@@ -43,7 +43,10 @@ pub enum TableForm {
     #[default]
     Float,
     /// int8 codes with a scale for each row.
-    Int8,
+    Int8 {
+        /// Whether f16 holds the scales, so that a table of nothing but rows stores them in it.
+        has_half_scales: bool,
+    },
 }
 
 /// The forms of the weights of a network.
@@ -67,8 +70,10 @@ pub enum WeightBytes {
     Codes,
     /// int8 codes of a linear layer, `[in, out]`.
     TransposedCodes,
-    /// The scale of each output or row, in the model's type.
+    /// The scale of each output or row, f32.
     RowScales,
+    /// The scale of each row, f16.
+    HalfRowScales,
     /// The vector that inputs are multiplied by, `[in]`.
     InputScales,
     /// Codes as `MatMulNBits` packs them: `[out, groups, bytes of a group]`, low bits first, 8 or 128 for zero.

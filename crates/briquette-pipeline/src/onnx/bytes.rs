@@ -57,7 +57,8 @@ impl<'a> WeightReader<'a> {
             WeightBytes::TransposedFloats => self.transposed_floats(weight, to),
             WeightBytes::Codes => self.codes(weight, to),
             WeightBytes::TransposedCodes => self.transposed_codes(weight, to),
-            WeightBytes::RowScales => self.row_scales(weight, to),
+            WeightBytes::RowScales => self.row_scales(weight, DType::F32, to),
+            WeightBytes::HalfRowScales => self.row_scales(weight, DType::F16, to),
             WeightBytes::Blocks => self.blocks(weight, to),
             WeightBytes::BlockScales => self.block_scales(weight, to),
             WeightBytes::BlockZeros => self.block_zeros(weight, to),
@@ -115,9 +116,7 @@ impl<'a> WeightReader<'a> {
             let message = format!("found {value}, which is infinity in {}; export without --cast", self.float);
             return Err(Error::refused(message));
         }
-        let mut out = vec![0; values.len() * self.float.n_bits() / 8];
-        from_f32(values, self.float, &mut out);
-        Ok(out)
+        Ok(bytes_of(values, self.float))
     }
 
     /// Passes the codes of rows to `each`, some rows at once.
@@ -150,10 +149,10 @@ impl<'a> WeightReader<'a> {
         to(&transposed(&all, &info.shape.0, 1))
     }
 
-    /// The scale of each row, in f32.
-    fn row_scales(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
+    /// The scale of each row.
+    fn row_scales(&self, weight: WeightId, dtype: DType, to: &mut ByteSink) -> Result<()> {
         let (index, stored, _) = self.stored(weight)?;
-        to(bytemuck::cast_slice(&stored.scales(index)?))
+        to(&bytes_of(&stored.scales(index)?, dtype))
     }
 
     /// Codes without sign, packed with the first in the low bits: see `MatMulNBits`.
@@ -179,4 +178,11 @@ impl<'a> WeightReader<'a> {
         let zeros: Vec<i8> = stored.affines(index, 0..rows.n_rows)?.iter().map(|affine| affine.zero).collect();
         zeros.chunks(rows.n_cols / group).try_for_each(|row| to(&packed(row, codes.bits)))
     }
+}
+
+/// The bytes of values in a type of floats.
+pub(super) fn bytes_of(values: &[f32], dtype: DType) -> Vec<u8> {
+    let mut out = vec![0; values.len() * dtype.n_bits() / 8];
+    from_f32(values, dtype, &mut out);
+    out
 }

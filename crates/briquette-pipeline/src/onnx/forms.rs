@@ -1,5 +1,6 @@
 //! The form of each weight in ONNX, by its coding in the checkpoint.
 
+use briquette_core::encoded::ScaleType;
 use briquette_core::{Coding, GridKind, Grouping};
 use briquette_formats::{Checkpoint, StoredTensor};
 use briquette_graph::Weight;
@@ -51,7 +52,7 @@ impl WeightForms for StoredForms<'_> {
         };
         let is_by_row = matches!(codes.grouping, Grouping::Row | Grouping::Tensor);
         match is_by_row && codes.bits == 8 && codes.grid != GridKind::Asymmetric {
-            true => TableForm::Int8,
+            true => TableForm::Int8 { has_half_scales: codes.scale == ScaleType::F16 },
             false => TableForm::Float,
         }
     }

@@ -1,9 +1,11 @@
 //! int8 codes for linear layers and tables, with vectors that scale inputs.
 
+use super::bytes::bytes_of;
 use super::forms::is_transposed_in_memory;
 use super::pack::transposed;
 use super::weight_values::{CodeSource, WeightValues};
-use briquette_core::{Error, Grid, OutputAxis, Result};
+use briquette_core::encoded::ScaleType;
+use briquette_core::{Affine, DType, Error, Grid, OutputAxis, Result};
 use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_graph::onnx::InputDims;
@@ -32,7 +34,8 @@ pub(super) struct QuantizedLayers<'a> {
     weights: WeightValues<'a>,
     /// Weights of linear layers, with the vector of their inputs.
     layers: BTreeMap<String, InputScale>,
-    tables: BTreeSet<String>,
+    /// Tables, and whether f16 holds their scales.
+    tables: BTreeMap<String, bool>,
     /// The last quantized weight: its codes and scales are needed one after the other.
     last: Mutex<Option<(String, Arc<RowCodes>)>>,
 }
@@ -50,6 +53,12 @@ impl<'a> QuantizedLayers<'a> {
         let weights = WeightValues::of(checkpoint);
         let (layers, tables) = (linear_weights(&graph), table_weights(&graph));
         let mut found = Self { weights, layers, tables, last: Mutex::new(None) };
+        for name in found.tables.clone().into_keys() {
+            options.stop.check()?;
+            let is_held = |&scale: &f32| ScaleType::F16.holds(Affine::symmetric(scale));
+            let has_half_scales = found.codes_of(&name)?.scales.iter().all(is_held);
+            found.tables.insert(name, has_half_scales);
+        }
         if let Some(path) = &how.statistics {
             let statistics = StatisticsFile::read(path)?;
             statistics.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
@@ -66,7 +75,7 @@ impl<'a> QuantizedLayers<'a> {
         for group in groups.into_iter().chain(singles.collect::<Vec<_>>()) {
             options.stop.check()?;
             let names: Vec<&str> = group.iter().map(|id| graph.weights[id.0].name.as_str()).collect();
-            let is_scalable = |name: &&str| self.layers.contains_key(*name) && !self.tables.contains(*name);
+            let is_scalable = |name: &&str| self.layers.contains_key(*name) && !self.tables.contains_key(*name);
             let of = |name: &&str| statistics.layers.get(name.strip_suffix(".weight").unwrap_or(name));
             let Some(stats) = names.iter().find_map(of).filter(|_| names.iter().all(is_scalable)) else {
                 continue;
@@ -97,7 +106,8 @@ impl<'a> QuantizedLayers<'a> {
                 row.iter_mut().zip(scale.iter()).for_each(|(value, scale)| *value /= scale);
             }
         }
-        let codes = Arc::new(coded(&values, n_cols));
+        let scale_type = if self.tables.contains_key(name) { ScaleType::F16 } else { ScaleType::F32 };
+        let codes = Arc::new(coded(&values, n_cols, scale_type));
         *last = Some((name.to_string(), codes.clone()));
         Ok(codes)
     }
@@ -110,7 +120,8 @@ impl CodeSource for QuantizedLayers<'_> {
                 let scale = self.layers.get(name).cloned().flatten();
                 scale.map(|scale| bytemuck::cast_slice(&scale).to_vec())
             }
-            WeightBytes::RowScales => Some(bytemuck::cast_slice(&self.codes_of(name)?.scales).to_vec()),
+            WeightBytes::RowScales => Some(bytes_of(&self.codes_of(name)?.scales, DType::F32)),
+            WeightBytes::HalfRowScales => Some(bytes_of(&self.codes_of(name)?.scales, DType::F16)),
             WeightBytes::Codes => Some(bytemuck::cast_slice(&self.codes_of(name)?.codes).to_vec()),
             WeightBytes::TransposedCodes => {
                 let found = self.codes_of(name)?;
@@ -122,11 +133,11 @@ impl CodeSource for QuantizedLayers<'_> {
     }
 }
 
-/// Rounds each row to int8 with a scale of its own.
-fn coded(values: &[f32], n_cols: usize) -> RowCodes {
+/// Rounds each row to int8 with a scale of its own, which the type holds if it can.
+fn coded(values: &[f32], n_cols: usize, scale_type: ScaleType) -> RowCodes {
     let mut found = RowCodes { codes: Vec::with_capacity(values.len()), scales: Vec::new() };
     for row in values.chunks(n_cols) {
-        let affine = range::absmax(row, Grid::INT8);
+        let affine = scale_type.round(range::absmax(row, Grid::INT8));
         found.codes.extend(row.iter().map(|value| affine.quantize(*value, Grid::INT8)));
         found.scales.push(affine.scale);
     }
@@ -147,8 +158,8 @@ fn linear_weights(graph: &Graph) -> BTreeMap<String, InputScale> {
     weights_at(graph, Composite::Linear, 1).into_iter().map(|name| (name, None)).collect()
 }
 
-fn table_weights(graph: &Graph) -> BTreeSet<String> {
-    weights_at(graph, Composite::Embedding, 0).into_iter().collect()
+fn table_weights(graph: &Graph) -> BTreeMap<String, bool> {
+    weights_at(graph, Composite::Embedding, 0).into_iter().map(|name| (name, false)).collect()
 }
 
 impl WeightForms for QuantizedLayers<'_> {
@@ -160,7 +171,10 @@ impl WeightForms for QuantizedLayers<'_> {
     }
 
     fn table(&self, weight: &Weight) -> TableForm {
-        if self.tables.contains(&weight.name) { TableForm::Int8 } else { TableForm::Float }
+        match self.tables.get(&weight.name) {
+            Some(&has_half_scales) => TableForm::Int8 { has_half_scales },
+            None => TableForm::Float,
+        }
     }
 
     fn is_transposed_in_memory(&self, weight: &Weight) -> bool {
@@ -174,7 +188,7 @@ mod tests {
 
     #[test]
     fn rows_are_rounded_with_a_scale_each() {
-        let found = coded(&[1.27, -0.64, 0.0, 0.0, 12.7, 0.1], 2);
+        let found = coded(&[1.27, -0.64, 0.0, 0.0, 12.7, 0.1], 2, ScaleType::F32);
         assert_eq!(found.codes, [127, -64, 0, 0, 127, 1]);
         assert!((found.scales[0] - 0.01).abs() < 1e-7 && (found.scales[2] - 0.1).abs() < 1e-6);
     }

@@ -1,6 +1,7 @@
 //! The data of a training, read once and stored on the host.
 
 use crate::training::learner::Inputs;
+use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, Result};
 use briquette_distill::{TrainingBatch, TrainingData};
 use briquette_methods::prune::score;
@@ -28,16 +29,24 @@ pub(crate) enum Examples {
 }
 
 impl Examples {
-    /// Reads `data.train` for `model`. With `n_classes`, checks that labels are valid classes.
-    pub(crate) fn open(data: &RawData, model: &LoadedModel, n_classes: Option<usize>, seed: u64) -> Result<Self> {
+    /// Reads `data.train` for `model`, within a limit on the memory of the host. With `n_classes`, checks that labels are valid
+    /// classes.
+    pub(crate) fn open(
+        data: &RawData,
+        model: &LoadedModel,
+        n_classes: Option<usize>,
+        seed: u64,
+        limit: Option<MemoryLimit>,
+    ) -> Result<Self> {
         let train = data.train.clone().unwrap_or_default();
         let mut spec = crate::training::translate::spec_of(data);
         spec.path = train.clone();
         (spec.labels, spec.split) = (None, Split::Train);
-        let mut examples = Self::read(&spec, model).map_err(|error| match error.message.contains("evaluate") {
-            true => Error { message: error.message.replace("evaluate", "train on"), ..error },
-            false => error,
-        })?;
+        let mut examples =
+            Self::read(&spec, model, limit).map_err(|error| match error.message.contains("evaluate") {
+                true => Error { message: error.message.replace("evaluate", "train on"), ..error },
+                false => error,
+            })?;
         examples.cut(data.share.unwrap_or(1.0));
         if let Some(n_classes) = n_classes {
             let checked = examples.check_labels(n_classes);
@@ -47,8 +56,8 @@ impl Examples {
         Ok(examples)
     }
 
-    fn read(spec: &DataSpec, model: &LoadedModel) -> Result<Self> {
-        match (spec.open(model.arch.task())?, &model.input) {
+    fn read(spec: &DataSpec, model: &LoadedModel, limit: Option<MemoryLimit>) -> Result<Self> {
+        match (spec.open_within(model.arch.task(), limit)?, &model.input) {
             (Data::Sentences(sentences), Input::Text { .. }) => {
                 let tokenizer = model.tokenizer()?;
                 let tokens = sentences.texts.iter().map(|text| tokenizer.encode(text));
@@ -62,6 +71,10 @@ impl Examples {
                 let input = spec.image_input(input)?;
                 let extents = images.extents(&input)?;
                 let all = 0..images.len();
+                if let Some(limit) = limit {
+                    let n_bytes = all.len() * extents.iter().product::<usize>() * size_of::<f32>();
+                    limit.check_before("decode the images", n_bytes as u64)?;
+                }
                 let pixels = all.clone().map(|index| images.pixels(index, &input)).collect::<Result<_>>()?;
                 let labels = all.map(|index| Images::label(&images, index)).collect();
                 Ok(Self::Images { pixels, extents, labels })

@@ -5,7 +5,7 @@ use crate::training::learner::{Inputs, Learner};
 use crate::training::pixel_map::PixelMap;
 use crate::training::translate::{spec_of, teacher_of};
 use crate::training::{dense_module, held, settings, student};
-use briquette_core::memory::MemoryMeter;
+use briquette_core::memory::{MemoryLimit, MemoryMeter};
 use briquette_core::{Error, Result, shown_path};
 use briquette_distill::{Settings, Term, Traced, TrainingData, Wanted, n_steps, steps_of_epoch};
 use briquette_formats::Checkpoint;
@@ -45,8 +45,14 @@ pub(crate) struct TrainingSetup {
 }
 
 impl TrainingSetup {
-    /// Opens everything for training on `n_devices` devices.
-    pub(crate) fn open(job: &TrainingJob, plain: &Device, n_devices: usize, meter: &dyn MemoryMeter) -> Result<Self> {
+    /// Opens everything for training on `n_devices` devices, within a limit on the memory of the host.
+    pub(crate) fn open(
+        job: &TrainingJob,
+        plain: &Device,
+        n_devices: usize,
+        meter: &dyn MemoryMeter,
+        limit: Option<MemoryLimit>,
+    ) -> Result<Self> {
         let stage = job.stage;
         let mut settings = settings::of(stage)?;
         let arch = stage.arch.as_deref().map(str::parse::<Arch>).transpose()?;
@@ -85,7 +91,7 @@ impl TrainingSetup {
         let learner = Learner::of(&student, None);
         let n_classes = n_classes(&learner, &student);
         meter.begin_phase("read data");
-        let examples = Examples::open(&stage.data, &student, n_classes, settings.seed)?;
+        let examples = Examples::open(&stage.data, &student, n_classes, settings.seed, limit)?;
         let named = held::named(&learner, &student.names, job.roles)?;
         settings.frozen = held::frozen(stage, &named)?;
         let n_steps = steps_of(stage, &mut settings, examples.len(), n_devices);

@@ -1,5 +1,6 @@
 //! Runs one training, from models and data on disk to a student on disk.
 
+use crate::memory::limit_of_host;
 use crate::training::devices::devices;
 use crate::training::learner::{Inputs, Learner};
 use crate::training::outcome;
@@ -56,13 +57,15 @@ fn resume_or_start(job: &TrainingJob, options: &RunOptions) -> Result<()> {
     let of_device = peak_meter(&plain[0]);
     let meter = of_device.as_deref().unwrap_or(options.meter.as_ref());
     let before = meter.live_bytes();
-    let training = TrainingSetup::open(job, &plain[0], plain.len(), options.meter.as_ref())?;
+    // On a GPU, the limit is one of its memory.
+    let limit = limit_of_host(job.stage.memory.limit.filter(|_| of_device.is_none()), options);
+    let training = TrainingSetup::open(job, &plain[0], plain.len(), options.meter.as_ref(), limit)?;
     let shown = TrainingDisplay::new(options, training.settings.epochs, training.examples.len(), training.n_steps);
     let shown = Arc::new(shown);
     if training.teacher.is_some() && data_to_choose_by(&job.stage.data).is_some() {
         begin_phase(options, "run teacher");
     }
-    let mut watcher = Watcher::new(job.stage, &training.student, training.teacher.as_ref(), shown.clone())?;
+    let mut watcher = Watcher::new(job.stage, &training.student, training.teacher.as_ref(), shown.clone(), limit)?;
     begin_phase(options, "train");
     meter.reset_peak();
     let made = match plain.len() {

@@ -4,6 +4,7 @@ use crate::training::dense_module;
 use crate::training::learner::Learner;
 use crate::training::shown::TrainingDisplay;
 use briquette_core::Result;
+use briquette_core::memory::MemoryLimit;
 use briquette_distill::Watch;
 use briquette_distill::history::{EpochRecord, StepRecord};
 use briquette_eval::evaluate::{RunOutputs, compare, run};
@@ -42,19 +43,20 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Opens the evaluation data, if there is any, and runs the teacher on it once.
+    /// Opens the evaluation data, if there is any, within a limit on the memory of the host, and runs the teacher on it once.
     pub(crate) fn new(
         stage: &DistillStage,
         model: &LoadedModel,
         teacher: Option<&LoadedModel>,
         shown: Arc<TrainingDisplay>,
+        limit: Option<MemoryLimit>,
     ) -> Result<Self> {
         let mut watcher = Self { exam: None, model: model.clone(), shown };
         if let Some(data) = data_to_choose_by(&stage.data) {
             let spec = crate::training::translate::spec_of(&data);
             let workers = stage.data.workers.unwrap_or(2);
             let batching = Batching { batch_size: stage.memory.batch_size, workers };
-            let data = spec.open(model.arch.task())?;
+            let data = spec.open_within(model.arch.task(), limit)?;
             let exam = Exam { data, spec, batching, reference: None };
             let reference = teacher.map(|teacher| watcher.sit(&exam, teacher)).transpose()?;
             watcher.exam = Some(Exam { reference, ..exam });
