@@ -10,7 +10,7 @@ pub(crate) enum Kept {
     /// In the memory of the CPU.
     Host(CachedRows),
     /// On the device of the network.
-    Device(DeviceRows),
+    Device(Box<DeviceRows>),
 }
 
 /// Keys or values in the memory of a device.
@@ -72,7 +72,7 @@ impl KeyValues {
         };
         let dtype = dtype.filter(|_| on_gpu(&Tensor::<1>::empty([1], device)));
         let of_layer = |[n_heads, width]: [usize; 2]| match dtype {
-            Some(dtype) => [(); 2].map(|()| Kept::Device(DeviceRows { n_heads, dtype, rows: None })),
+            Some(dtype) => [(); 2].map(|()| Kept::Device(Box::new(DeviceRows { n_heads, dtype, rows: None }))),
             None => [CachedRows::keys(kind, n_heads, width), CachedRows::values(kind, n_heads, width)].map(Kept::Host),
         };
         Self { layers: layers.map(of_layer).collect(), first: 0 }
