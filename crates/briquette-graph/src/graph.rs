@@ -217,6 +217,11 @@ impl Graph {
         self.weights.iter().position(has_name).map(WeightId)
     }
 
+    /// Whether images are an input.
+    pub fn takes_images(&self) -> bool {
+        self.inputs.iter().any(|input| input.source == InputSource::Images)
+    }
+
     /// Number of elements of all parameters, buffers left out.
     pub fn n_parameters(&self) -> usize {
         let parameters = self.weights.iter().filter(|weight| !weight.is_buffer);

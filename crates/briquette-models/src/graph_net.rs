@@ -195,10 +195,6 @@ impl GraphNet {
         program.steps.iter().map(|step| self.described(step)).collect()
     }
 
-    fn takes_images(&self) -> bool {
-        self.graph().inputs.iter().any(|input| input.source == InputSource::Images)
-    }
-
     /// Returns whether the network predicts a target from a source.
     pub fn is_encoder_decoder(&self) -> bool {
         self.graph().inputs.iter().any(|input| input.source == InputSource::TargetIds)

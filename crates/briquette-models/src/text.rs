@@ -120,20 +120,20 @@ impl TextTokenizer {
     pub fn encode_all(&self, text: &str) -> Result<Tokens> {
         let encode = |piece: &str| self.encoding(piece, false).map(|found| found.get_ids().to_vec());
         let cuts = pieces::cuts(text, encode)?;
-        let [first, .., last] = cuts[..] else { return Err(Error::bug("a text without a beginning and an end")) };
-        if cuts.len() == 2 {
-            return self.checked(self.encode_whole(&text[first..last])?.get_ids());
+        if cuts.is_empty() {
+            return self.checked(self.encode_whole(text)?.get_ids());
         }
-        let first = &text[..cuts[1]];
+        let first = &text[..cuts[0]];
         let (whole, mut ids) = (self.encode_whole(first)?.get_ids().to_vec(), encode(first)?);
         // Special tokens are around the text of a piece.
         let before = (0..=whole.len().saturating_sub(ids.len())).find(|&at| whole[at..].starts_with(&ids)).unwrap_or(0);
         let after = whole[(before + ids.len()).min(whole.len())..].to_vec();
         ids.splice(..0, whole[..before].iter().copied());
         // A list that grows would be in memory three times while it is copied.
-        ids.reserve_exact((ids.len() as f64 * 1.1 * (text.len() - cuts[1]) as f64 / cuts[1] as f64) as usize);
-        for pair in cuts[1..].windows(2) {
-            ids.extend(encode(&text[pair[0]..pair[1]])?);
+        ids.reserve_exact((ids.len() as f64 * 1.1 * (text.len() - cuts[0]) as f64 / cuts[0] as f64) as usize);
+        let ends = cuts.iter().skip(1).copied().chain([text.len()]);
+        for (&start, end) in cuts.iter().zip(ends) {
+            ids.extend(encode(&text[start..end])?);
         }
         ids.extend(after);
         self.checked(&ids)

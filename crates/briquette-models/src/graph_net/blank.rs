@@ -14,7 +14,7 @@ use briquette_core::{Error, OutputAxis, Result, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::onnx::InputDims;
 use briquette_graph::op::{Composite, Primitive};
-use briquette_graph::{Config, Family, Graph, Headers, InputSource, Op, Operand, ValueId, family_of, text_classes};
+use briquette_graph::{Config, Family, Graph, Headers, Op, Operand, ValueId, family_of, text_classes};
 use briquette_nn::{NameMap, load_compressed, load_into};
 use burn::tensor::Device;
 use std::path::Path;
@@ -176,7 +176,7 @@ impl GraphNet {
         shapes.iter_mut().for_each(Vec::shrink_to_fit);
         shapes.shrink_to_fit();
         // The first output of text networks is their hidden state or their logits; others are heads.
-        let takes_images = graph.inputs.iter().any(|input| input.source == InputSource::Images);
+        let takes_images = graph.takes_images();
         let output = if takes_images { graph.outputs.last() } else { graph.outputs.first() };
         let Some(&states) = output else {
             return Err(Error::config("the graph has no output"));

@@ -234,7 +234,7 @@ impl GraphNet {
     pub fn leave(&self, state: BlockState) -> AnyTensor {
         let cuts = &self.outline.cuts;
         let given = cuts.state(cuts.len()).iter().copied().zip(state.0).collect();
-        let last = if self.takes_images() { self.outline.output } else { self.outline.last_state };
+        let last = if self.graph().takes_images() { self.outline.output } else { self.outline.last_state };
         self.begin(given, RunTokens::default()).finish(&self.exit_program(last)).remove(0)
     }
 

@@ -108,7 +108,7 @@ impl RunInputs {
     /// If the graph takes text and these are images, or the reverse.
     pub(super) fn values(&self, graph: &Graph) -> Vec<(ValueId, AnyTensor)> {
         let is_text = |source: InputSource| matches!(source, InputSource::TokenIds | InputSource::PositionIds { .. });
-        let takes_images = graph.inputs.iter().any(|input| input.source == InputSource::Images);
+        let takes_images = graph.takes_images();
         let inputs = graph.inputs.iter().filter(|input| match self.kind {
             _ if is_of_target(input.source) => self.target.is_some(),
             InputKind::Read => false,

@@ -64,11 +64,7 @@ impl RunSizes {
     }
 
     fn last(&self) -> ValueId {
-        if self.takes_images() { self.0.output } else { self.0.last_state }
-    }
-
-    fn takes_images(&self) -> bool {
-        self.0.graph.inputs.iter().any(|input| input.source == InputSource::Images)
+        if self.0.graph.takes_images() { self.0.output } else { self.0.last_state }
     }
 
     fn of_part(&self, extents: Extents, part: RunPart) -> u64 {
@@ -91,7 +87,7 @@ impl RunSizes {
                 ELEMENT_BYTES * count(&graph, &shapes)
             }
             _ => {
-                let n = |of: Extents| match self.takes_images() {
+                let n = |of: Extents| match self.0.graph.takes_images() {
                     true => of.batch * of.image[0] * of.image[1],
                     false => of.batch * of.tokens,
                 };
