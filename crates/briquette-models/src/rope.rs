@@ -27,8 +27,8 @@ impl Rotation {
             return fused::rotate(x, n_heads, Arc::clone(&self.turns));
         }
         if fused::on_gpu(&x) {
-            let width = x.dims()[2] / n_heads;
-            return fused::rotate_by_tables(x.clone(), self.tables_on(width, &x.device()), n_heads);
+            let tables = self.tables_on(x.dims()[2] / n_heads, &x.device());
+            return fused::rotate_by_tables(x, tables, n_heads);
         }
         self.apply_by_burn(x, n_heads)
     }

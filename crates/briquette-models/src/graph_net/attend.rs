@@ -1,9 +1,9 @@
 //! Attention of a graph: with or without a mask, grouped heads, rotary positions, windows and cached keys.
 
 use super::steps::AttentionCall;
-use crate::attention::has_few_scores;
 use crate::attention::{
-    attend_by_rows, attend_causally, attend_to_kept, attend_to_source, attend_to_tokens, merge_heads, split_heads,
+    attend_by_rows, attend_causally, attend_to_kept, attend_to_source, attend_to_tokens, has_few_scores, merge_heads,
+    split_heads,
 };
 use crate::cache::KeyValues;
 use crate::layers::Dropout;
@@ -116,6 +116,7 @@ pub(super) fn attend(
     attend_to_tokens([q, k, v], heads, padding, dropout)
 }
 
+/// Computes attention without a bias by a softmax of rows, under every other mask of the settings.
 fn attend_on_gpu([q, k, v]: [Tensor<3>; 3], call: &AttentionCall, padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
     let settings = &call.settings;
     let rows = ScoreRows {
