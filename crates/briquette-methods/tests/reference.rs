@@ -88,7 +88,10 @@ fn assert_gptq(name: &str, grid: Grid, group: usize, order: ColumnOrder, keep: O
     let Ok(()) = gptq(&mut found, COLS, &quant, keep, &factor(order), &check_stop);
     let expected = codes(&format!("gptq.{name}.codes"));
     let value = |at: usize| quant.row(at / COLS)[at % COLS / group].dequantize(expected[at]);
-    let n_apart = (0..ROWS * COLS).filter(|&at| found[at].to_bits() != value(at).to_bits()).count();
+    // The reference sets the weights of dead inputs to 0.
+    let sums = stats().sum_squares;
+    let seen = (0..ROWS * COLS).filter(|at| sums[at % COLS] > 0.0);
+    let n_apart = seen.filter(|&at| found[at].to_bits() != value(at).to_bits()).count();
     assert!(n_apart * 1000 <= ROWS * COLS, "{name}: {n_apart} of {} codes", ROWS * COLS);
     assert_as_good(&found, &format!("gptq.{name}.error"));
 }

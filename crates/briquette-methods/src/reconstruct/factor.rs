@@ -52,7 +52,7 @@ pub struct FactorOutcome {
     /// The damping used, relative to the mean diagonal. It is the requested one, or the first that yielded a
     /// factor.
     pub damping: f64,
-    /// The number of inputs that were 0 in all vectors; their weights become 0.
+    /// The number of dead inputs, which were 0 in all vectors.
     pub n_dead: usize,
     /// Why there is no factor, if there is none.
     pub fallback: Option<Fallback>,
@@ -60,8 +60,8 @@ pub struct FactorOutcome {
 
 /// The upper Cholesky factor `U` of the inverse Hessian.
 ///
-/// `H⁻¹ = Uᵀ·U` with `H = (2/N) Σ x xᵀ + damping·mean(diag)·I`, in f64. An input that was always 0 is dead: its
-/// `H_ii` is 1, and the weights of its column become 0, since they have no effect.
+/// `H⁻¹ = Uᵀ·U` with `H = (2/N) Σ x xᵀ + damping·mean(diag)·I`, in f64. An input that was always 0 is dead: the
+/// data says nothing about its weights, and its `H_ii` is 1.
 ///
 /// The factor is the inverse of the upper triangular `R` with `H = R·Rᵀ`, a Cholesky factorization from the
 /// last column on. The references invert `H` and factorize the inverse; this takes half the work and has

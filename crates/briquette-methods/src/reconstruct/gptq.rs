@@ -13,16 +13,17 @@ use rayon::prelude::*;
 /// in any order ("static groups").
 ///
 /// A weight that `keep` drops becomes exactly 0.0, and later columns compensate for its error too; weights that
-/// were already 0 cause no error. Weights of dead inputs become 0. If the factor [fell
-/// back](crate::reconstruct::FactorOutcome::fallback), weights are rounded to nearest. A weight that is updated
-/// beyond f32 becomes NaN, and so do the later kept weights of its row.
+/// were already 0 cause no error. If the factor [fell back](crate::reconstruct::FactorOutcome::fallback), weights
+/// are rounded to nearest, as the weights of dead inputs always are. A weight that is updated beyond f32 becomes
+/// NaN, and so do the later kept weights of its row.
 ///
 /// Rows are independent of each other. Any thread calls `check_stop`, for every 64 rows and 128 columns.
 ///
-/// Source: Frantar et al., "GPTQ", 2023, algorithm 1; order, static groups and dead inputs as in
-/// llm-compressor's `quantize_weight`. Until 2026-06, that function could preserve zeros by excluding them from
-/// all updates, so that other columns relied on updates that never happened. Here zeros are processed in order,
-/// as in SparseGPT's joint `fasterprune`.
+/// Source: Frantar et al., "GPTQ", 2023, algorithm 1; order and static groups as in llm-compressor's
+/// `quantize_weight`. That function sets the weights of dead inputs to 0, which breaks networks on data that
+/// differ from the calibration data. Until 2026-06, it could preserve zeros by excluding them from all updates,
+/// so that other columns relied on updates that never happened. Here zeros are processed in order, as in
+/// SparseGPT's joint `fasterprune`.
 ///
 /// # Errors
 /// The first error of `check_stop`; the weights are then invalid.

@@ -23,7 +23,7 @@ impl<'a> Hessian<'a> {
         Self { gram, n, per_vector: 2.0 / count as f64, order }
     }
 
-    /// Returns whether an input was 0 in every vector: its weights have no effect, and `H_ii` is 1.
+    /// Returns whether an input was 0 in every vector. Then `H_ii` is 1.
     pub(crate) fn is_dead(&self, col: usize) -> bool {
         self.gram[col * self.n + col] == 0.0
     }

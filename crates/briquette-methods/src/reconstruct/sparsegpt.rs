@@ -22,10 +22,11 @@ use std::ops::Range;
 ///
 /// `NOfM` runs in which `given` drops more than `m − n` keep fewer than `n`. If the factor [fell
 /// back](crate::reconstruct::FactorOutcome::fallback), weights are pruned by magnitude, and the others stay
-/// unchanged. `check_stop` is called for every block.
+/// unchanged. Weights of dead inputs are pruned first, and the others of them stay unchanged. `check_stop` is
+/// called for every block.
 ///
-/// Source: Frantar and Alistarh, "SparseGPT", 2023, algorithm 1 and its `fasterprune`; given masks as in
-/// llm-compressor's `sparsify_weight`.
+/// Source: Frantar and Alistarh, "SparseGPT", 2023, algorithm 1 and its `fasterprune`, which sets all weights of
+/// dead inputs to 0; given masks as in llm-compressor's `sparsify_weight`.
 ///
 /// # Errors
 /// The first error of `check_stop`; the weights are then invalid.
@@ -84,7 +85,7 @@ fn drop_in_runs<E: Send>(
                     let columns: Vec<_> = (k..k + m).map(|k| strip.column(k)).collect();
                     for (lane, keep) in keep.chunks_exact_mut(row_bytes).enumerate() {
                         for (i, score) in scores.iter_mut().enumerate() {
-                            let found = columns[i][lane].abs() * factor.pivots()[k + i];
+                            let found = columns[i][lane].abs() * cost(factor, k + i);
                             // Weights that `given` drops score 0, so they are dropped first.
                             *score = if bits::get(keep, k + i) { found.max(f32::MIN_POSITIVE) } else { 0.0 };
                         }
@@ -140,11 +141,16 @@ fn drop_in_blocks<E: Send>(
 /// Computes `|w_k| / U_kk` of a block's columns, row-major; it has the same order as its square.
 fn score(strip: &RowStrip, factor: &InverseFactor, block: Range<usize>, scores: &mut [f32]) {
     for (i, k) in block.clone().enumerate() {
-        let (column, pivot) = (strip.column(k), factor.pivots()[k]);
+        let (column, cost) = (strip.column(k), cost(factor, k));
         for (scores, value) in scores.chunks_exact_mut(block.len()).zip(column) {
-            scores[i] = value.abs() * pivot;
+            scores[i] = value.abs() * cost;
         }
     }
+}
+
+/// Returns `1 / U_kk`, or 0 for a dead input, whose weights are pruned first.
+fn cost(factor: &InverseFactor, k: usize) -> f32 {
+    if factor.is_dead()[factor.order()[k]] { 0.0 } else { factor.pivots()[k] }
 }
 
 /// Returns how many more weights each block of columns prunes, so that the total is `n_drop`.

@@ -24,12 +24,8 @@ pub(crate) struct RowStrip<'a> {
 }
 
 impl<'a> RowStrip<'a> {
-    /// Creates a strip of whole rows, and sets the weights of dead inputs to 0.
+    /// Creates a strip of whole rows.
     pub(crate) fn new(weights: &'a mut [f32], factor: &'a InverseFactor) -> Self {
-        for row in weights.chunks_exact_mut(factor.n_cols()) {
-            let dead = row.iter_mut().zip(factor.is_dead()).filter(|(_, is_dead)| **is_dead);
-            dead.for_each(|(weight, _)| *weight = 0.0);
-        }
         let carried = vec![[0.0; STRIP]; factor.n_cols()];
         Self { weights, factor, carried, errors: Vec::new() }
     }

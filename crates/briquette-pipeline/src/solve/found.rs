@@ -47,7 +47,10 @@ impl<'a> Found<'a> {
         let lines = [
             ("saw fewer than 512 vectors in the calibration, too few for reliable statistics", few),
             ("needed more damping, as their Hessians had no Cholesky factor", damped),
-            ("have inputs that were 0 throughout the calibration; the weights of these inputs became 0", dead),
+            (
+                "have inputs that were 0 throughout the calibration; their weights were rounded to nearest or pruned first",
+                dead,
+            ),
         ];
         let said = lines.into_iter().filter(|(_, names)| !names.is_empty());
         let said: Vec<String> = said.map(|(what, names)| format!("{} {what}", listed(&names))).collect();

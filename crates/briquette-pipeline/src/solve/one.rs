@@ -12,7 +12,7 @@ use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, dec
 use briquette_formats::TensorSource;
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding, RowInputs};
-use briquette_methods::reconstruct::{CrossInputs, FactorOutcome, Fallback, correct};
+use briquette_methods::reconstruct::{CrossInputs, FactorOutcome, Fallback, correct, searches_scales};
 use briquette_writer::context::Workers;
 use briquette_writer::piece::{PieceReader, pieces_of};
 use briquette_writer::survey::{Survey, survey};
@@ -217,16 +217,18 @@ impl<'j, 'p> Solver<'j, 'p> {
         let decision = Decision { quant: None, mask };
         let kept = fake_quantize(&values, n_rows, n_cols, &decision);
         let scales = self.source.scales(tensor.index(), first..first + n_rows);
+        let has_given_scales = scales.is_some();
         let quant = match tensor.quant.zip(scales) {
             Some((quant, scales)) => {
                 Some(QuantParams::new(quant.spec.grid, quant.spec.grouping, n_cols, scales.to_vec()))
             }
             None => grids_of(tensor, &kept, decision.mask.as_ref(), stats, &check_stop)?,
         };
-        let decision = Decision { quant, ..decision };
+        let mut decision = Decision { quant, ..decision };
         match (&decision.quant, tensor.solve.rounding) {
-            (Some(_), Rounding::Gptq) => {
-                *outcome = rounded(&mut values, n_cols, &decision, &groups, factors, &check_stop)?;
+            (Some(quant), Rounding::Gptq) => {
+                let searches = !has_given_scales && searches_scales(quant, n_cols);
+                *outcome = rounded(&mut values, n_cols, (&mut decision, searches), &groups, factors, &check_stop)?;
             }
             _ => values = fake_quantize(&values, n_rows, n_cols, &decision),
         }

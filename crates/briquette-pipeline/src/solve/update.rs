@@ -4,7 +4,9 @@ use super::groups::{GroupInputs, joined, pattern_of};
 use super::rows::{rows_of_decision, rows_of_mask};
 use briquette_core::{Decision, Error, InputStats, Mask, Result};
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
-use briquette_methods::reconstruct::{ColumnOrder, FactorOutcome, FactorSpec, InverseFactor, admm, gptq, sparsegpt};
+use briquette_methods::reconstruct::{
+    ColumnOrder, FactorOutcome, FactorSpec, InverseFactor, admm, gptq, gptq_with_scales, sparsegpt,
+};
 use briquette_writer::{Cut, TensorPlan};
 use std::sync::Arc;
 
@@ -49,23 +51,35 @@ pub(super) fn pruned(
     Ok((Mask::from_bits(n_rows, n_cols, bits), joined(&outcomes)))
 }
 
-/// Rounds weights `[rows, n_cols]` by GPTQ, by channel group.
+/// Rounds weights `[rows, n_cols]` by GPTQ, by channel group. The scales of rows with few weights are searched if `searches`.
 pub(super) fn rounded(
     values: &mut [f32],
     n_cols: usize,
-    decision: &Decision,
+    (decision, searches): (&mut Decision, bool),
     groups: &[GroupInputs],
     factors: &mut Vec<KnownFactor>,
     check_stop: &(impl Fn() -> Result<()> + Sync),
 ) -> Result<Option<FactorOutcome>> {
-    let mut outcomes = Vec::new();
+    let (mut outcomes, mut scales) = (Vec::new(), Vec::new());
     for GroupInputs { rows, stats } in groups {
         let own = if groups.len() == 1 { decision.clone() } else { rows_of_decision(decision, rows, n_cols) };
         let quant = own.quant.as_ref().ok_or_else(|| Error::bug("GPTQ without a grid"))?;
         let factor = factor_of(factors, stats, ColumnOrder::ByActivation, check_stop)?;
         let weights = &mut values[rows.start * n_cols..rows.end * n_cols];
-        gptq(weights, n_cols, quant, own.mask.as_ref(), factor, check_stop)?;
+        match stats.gram.as_ref().filter(|_| searches && factor.outcome().fallback.is_none()) {
+            Some(gram) => {
+                let inputs = (factor, gram.as_slice());
+                scales.extend(gptq_with_scales(weights, n_cols, quant, own.mask.as_ref(), inputs, check_stop)?.affines);
+            }
+            None => {
+                gptq(weights, n_cols, quant, own.mask.as_ref(), factor, check_stop)?;
+                scales.extend_from_slice(&quant.affines);
+            }
+        }
         outcomes.push(factor.outcome());
+    }
+    if let Some(quant) = decision.quant.as_mut().filter(|_| searches) {
+        quant.affines = scales;
     }
     Ok(joined(&outcomes))
 }
