@@ -1,6 +1,7 @@
 //! `eval` of text classifiers: classes of texts and of tokens.
 
 use crate::sandbox::{Sandbox, copy, repository};
+use crate::weights::{safetensors_of, tensors_of};
 
 /// A classifier of texts or tokens, with a tokenizer of its vocabulary.
 fn classifier(family: &str) -> Sandbox {
@@ -59,39 +60,92 @@ fn labels_are_names_or_numbers_of_the_models_classes() {
     sandbox.run(line).assert_fails(4, &["bad.jsonl", "label \"good\" is not a class", "expected LABEL_0, LABEL_1"]);
     sandbox.write("bad.jsonl", "{\"text\": \"w5\", \"label\": 2}\n");
     sandbox.run(line).assert_fails(4, &["bad.jsonl", "label 2 is out of range", "0 to 1"]);
-    sandbox.write("bad.jsonl", "{\"sentence1\": \"w5\", \"sentence2\": \"w6\", \"label\": 1}\n");
-    sandbox.run(line).assert_fails(2, &["bad.jsonl", "found pairs of sentences"]);
+}
+
+/// Pairs of texts as word ids, and the class that transformers 5.23 gives each; another one if all tokens are in one segment.
+const PAIRS: [(&[u32], &[u32], usize); 16] = [
+    (&[7], &[6, 22], 0),
+    (&[6, 22, 15], &[39, 11], 0),
+    (&[18, 22, 23], &[9], 0),
+    (&[35, 10], &[9, 31], 0),
+    (&[6], &[32, 31], 0),
+    (&[17], &[23, 21], 0),
+    (&[7], &[25, 28], 0),
+    (&[25, 6], &[13, 8], 0),
+    (&[26, 22, 37], &[7], 1),
+    (&[28], &[12, 11], 1),
+    (&[24, 16], &[11], 1),
+    (&[36, 12], &[22], 1),
+    (&[36, 20], &[6, 26], 1),
+    (&[10, 21], &[25], 1),
+    (&[9], &[11], 1),
+    (&[23, 39], &[16], 1),
+];
+
+/// A classifier whose tokenizer separates the texts of a pair as BERT's does, and `pairs.jsonl` for it.
+fn pair_classifier() -> Sandbox {
+    let sandbox = classifier("bert");
+    let tokenizer = std::fs::read_to_string(sandbox.path("m/tokenizer.json")).unwrap();
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&tokenizer).unwrap();
+    let special = |name: &str, segment: usize| serde_json::json!({"SpecialToken": {"id": name, "type_id": segment}});
+    let text = |name: &str, segment: usize| serde_json::json!({"Sequence": {"id": name, "type_id": segment}});
+    let token = |name: &str, id: usize| serde_json::json!({"id": name, "ids": [id], "tokens": [name]});
+    let single = vec![special("[CLS]", 0), text("A", 0), special("[SEP]", 0)];
+    let pair: Vec<_> = single.iter().cloned().chain([text("B", 1), special("[SEP]", 1)]).collect();
+    tokenizer["post_processor"] = serde_json::json!({
+        "type": "TemplateProcessing", "single": single, "pair": pair,
+        "special_tokens": {"[CLS]": token("[CLS]", 2), "[SEP]": token("[SEP]", 3)},
+    });
+    (tokenizer["model"]["vocab"]["[CLS]"], tokenizer["model"]["vocab"]["[SEP]"]) = (2.into(), 3.into());
+    sandbox.write("m/tokenizer.json", tokenizer.to_string());
+    let words = |ids: &[u32]| ids.iter().map(|id| format!("w{id}")).collect::<Vec<_>>().join(" ");
+    let line = |&(first, second, label): &(&[u32], &[u32], usize)| {
+        format!("{{\"sentence1\": \"{}\", \"sentence2\": \"{}\", \"label\": {label}}}\n", words(first), words(second))
+    };
+    sandbox.write("pairs.jsonl", PAIRS.iter().map(line).collect::<String>());
+    sandbox
 }
 
 #[test]
-fn decoders_with_classes_read_the_last_token_or_each_token() {
-    for (family, n_items) in [("llama-classify", 16), ("gpt2-classify", 16), ("opt-classify", 16), ("qwen3-tokens", 48)]
-    {
-        let sandbox = classifier(family);
-        sandbox.ok("compress m -o out --quantize int8-dynamic");
-        let line = "eval out --against m --data labelled.jsonl --device cpu";
+fn a_classifier_reads_pairs_with_their_segments() {
+    let sandbox = pair_classifier();
+    for line in ["eval m --data pairs.jsonl --device cpu", "eval m --data pairs.jsonl --device cpu --offload"] {
         let found = sandbox.json(line);
-        assert_eq!(found["n_items"], n_items, "{family}: {found}");
-        assert!(found["metrics"]["agreement"].as_f64().unwrap() > 0.8, "{family}: {found}");
-        assert_eq!(found["metrics"].get("accuracy").is_some(), n_items == 16, "{family}: {found}");
-        // Texts of a batch have padding; those of a run by block have none.
-        let offloaded = sandbox.json(&format!("{line} --offload"));
-        assert_eq!(offloaded["metrics"]["accuracy"], found["metrics"]["accuracy"], "{family}");
+        assert_eq!((&found["n_items"], &found["metrics"]["accuracy"]), (&16.into(), &1.0.into()), "{line}: {found}");
     }
+    sandbox.ok("compress m -o out --quantize int8-dynamic --round gptq --data pairs.jsonl --device cpu");
+    let found = sandbox.json("eval out --against m --data pairs.jsonl --device cpu");
+    assert!(found["metrics"]["kl"].as_f64().unwrap() < 1e-3, "{found}");
+    sandbox.ok("sensitivity m --data pairs.jsonl --device cpu");
 }
 
 #[test]
-fn a_decoder_without_a_head_gives_embeddings_of_the_last_token() {
-    let sandbox = classifier("llama-base");
-    let modules = r#"[{"path": "", "type": "sentence_transformers.models.Transformer"},
-        {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]"#;
-    sandbox.write("m/modules.json", modules);
-    sandbox.write("m/1_Pooling/config.json", r#"{"pooling_mode_lasttoken": true, "pooling_mode_mean_tokens": false}"#);
-    sandbox.write("texts.txt", "w5 w6\nw7\nw8 w9 w10 w11\n");
-    sandbox.ok("compress m -o out --quantize int8");
-    let found = sandbox.json("eval out --against m --data texts.txt --device cpu");
-    assert!(found["metrics"]["cosine"].as_f64().unwrap() > 0.999, "{found}");
-    let alone = sandbox.json("eval out --against m --data texts.txt --device cpu --batch-size 1");
-    let cosine = |found: &serde_json::Value| found["metrics"]["cosine"].as_f64().unwrap();
-    assert!((cosine(&alone) - cosine(&found)).abs() < 1e-6, "padding does not count: {alone} {found}");
+fn a_single_score_is_compared_by_rank() {
+    let sandbox = pair_classifier();
+    keep_one_class(&sandbox.path("m/model.safetensors"));
+    let config = std::fs::read_to_string(sandbox.path("m/config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    config["id2label"] = serde_json::json!({"0": "LABEL_0"});
+    sandbox.write("m/config.json", config.to_string());
+    sandbox.ok("compress m -o out --quantize int8-dynamic");
+    let found = sandbox.json("eval out --against m --data pairs.jsonl --device cpu");
+    let metrics = found["metrics"].as_object().unwrap();
+    let names: Vec<&str> = metrics.keys().map(String::as_str).collect();
+    assert_eq!(names, ["reference_sts_spearman", "score_spearman", "sts_spearman"], "{found}");
+    assert!(metrics["score_spearman"].as_f64().unwrap() > 0.9, "{found}");
+    let found = sandbox.json("sensitivity m --data pairs.jsonl --device cpu");
+    let of_pooler = |tensor: &&serde_json::Value| tensor["name"] == "bert.pooler.dense.weight";
+    let loss =
+        found["tensors"].as_array().unwrap().iter().find(of_pooler).map(|tensor| tensor["loss"].as_f64().unwrap());
+    assert!(loss.is_some_and(|loss| loss > 0.0), "the score depends on the pooler: {found}");
+}
+
+/// Removes all but the first row of the layer of classes.
+fn keep_one_class(path: &std::path::Path) {
+    let mut tensors = tensors_of(path);
+    for tensor in tensors.values_mut().filter(|tensor| tensor.name.starts_with("classifier.")) {
+        tensor.bytes.truncate(tensor.bytes.len() / tensor.shape[0]);
+        tensor.shape[0] = 1;
+    }
+    std::fs::write(path, safetensors_of(&tensors.into_values().collect::<Vec<_>>())).unwrap();
 }

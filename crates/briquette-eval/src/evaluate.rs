@@ -76,7 +76,7 @@ pub struct Evaluation {
     pub reference_batch_size: Option<usize>,
     /// The measured metrics by name.
     ///
-    /// `cosine`, `cosine_min`, `pair_spearman`, `sts_spearman`, `accuracy`, `f1`, `top5`, `agreement`, `kl`,
+    /// `cosine`, `cosine_min`, `pair_spearman`, `score_spearman`, `sts_spearman`, `accuracy`, `f1`, `top5`, `agreement`, `kl`,
     /// `perplexity`, `wer` (word error rate), `same_words`; and `reference_` versions of the metrics that the reference has by itself.
     pub metrics: BTreeMap<String, f64>,
     /// The text that a decoder generates after [`PROMPT`](crate::generate::PROMPT), if its positions suffice.

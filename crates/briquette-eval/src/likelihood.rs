@@ -84,7 +84,7 @@ pub fn likelihood<'a>(
     let how: BatchBudget = how.into();
     let mut pace = Pace::new(how);
     pace.check_tokens(|| tokenizer.encoding_bytes(text))?;
-    let tokens = tokenizer.encode_all(text)?.0;
+    let tokens = tokenizer.encode_all(text)?.ids;
     let windows = windows(&tokens, max_length, stride);
     if windows.is_empty() {
         return Err(Error::input("the text is shorter than two tokens; nothing to predict"));

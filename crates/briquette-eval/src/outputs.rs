@@ -7,7 +7,7 @@ use crate::stopwatch::Stopwatch;
 use briquette_core::{Error, ErrorKind, Remedy, Result};
 use briquette_models::batches::{image_batches, stacked, text_batches};
 use briquette_models::data::{ImageInput, Images, Sentences};
-use briquette_models::text::{Tokens, padded};
+use briquette_models::text::{Tokens, padded, segments};
 use briquette_models::{GraphNet, Input, LoadedModel};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 use std::sync::Arc;
@@ -74,16 +74,15 @@ pub fn embed<'a>(
     progress: ItemProgress,
 ) -> Result<OutputRows> {
     let Input::Text { pooling, .. } = &model.input else { return Err(takes_no_text(model)) };
-    of_texts(model, sentences, how.into(), progress, |ids, padding| {
+    of_texts(model, sentences, how.into(), progress, |ids, padding, _| {
         let states = model.network.encode(ids, padding.clone()).cast(FloatDType::F32);
         pooling.apply(states, padding).unsqueeze_dim(1)
     })
 }
 
-/// Returns the logits of every sentence, or of each of its tokens, with the labels of the data.
+/// Returns the logits of every sentence and pair of sentences, or of each of its tokens, with the labels of the data.
 ///
 /// # Errors
-/// - Config: the data has pairs of sentences, which are given to no classifier.
 /// - Input: a label is not a class of the model. See [`embed`] for other errors.
 ///
 /// # Panics
@@ -96,8 +95,8 @@ pub fn classify_text<'a>(
 ) -> Result<OutputRows> {
     let Input::Text { label_names, .. } = &model.input else { return Err(takes_no_text(model)) };
     let classes = TextClasses::of(sentences, label_names, &model.network)?;
-    let rows = of_texts(model, sentences, how.into(), progress, |ids, padding| {
-        model.network.classify_text(ids, padding).cast(FloatDType::F32)
+    let rows = of_texts(model, sentences, how.into(), progress, |ids, padding, segments| {
+        model.network.classify_text(ids, padding, segments).cast(FloatDType::F32)
     })?;
     Ok(classes.of_rows(rows))
 }
@@ -111,12 +110,8 @@ impl TextClasses {
     /// # Errors
     /// See [`classify_text`].
     pub(crate) fn of(sentences: &Sentences, names: &[String], network: &GraphNet) -> Result<Self> {
-        if sentences.has_pairs {
-            let message = "found pairs of sentences, expected {\"text\": .., \"label\": ..}; classifiers take one text";
-            return Err(Error::config(message));
-        }
-        // The labels of texts are not those of tokens.
-        if network.classifies_tokens() {
+        // The labels of texts are not those of tokens, and the label of a single score is a score.
+        if network.classifies_tokens() || network.output_width() == 1 {
             return Ok(Self(Vec::new()));
         }
         Ok(Self(sentences.classes(names, network.output_width())?.unwrap_or_default()))
@@ -129,21 +124,24 @@ impl TextClasses {
     }
 }
 
-/// Runs sentences. `run` maps ids and padding `[batch, length]` to `[batch, rows, width]`: a row for each text or token.
+/// Runs sentences, and pairs together if the model reads them so.
+///
+/// `run` maps ids, padding and segments `[batch, length]` to `[batch, rows, width]`: a row for each text or token.
 fn of_texts(
     model: &LoadedModel,
     sentences: &Sentences,
     how: BatchBudget,
     progress: ItemProgress,
-    run: impl Fn(Tensor<2, Int>, Tensor<2, Bool>) -> Tensor<3>,
+    run: impl Fn(Tensor<2, Int>, Tensor<2, Bool>, Option<Tensor<2, Int>>) -> Tensor<3>,
 ) -> Result<OutputRows> {
-    let device = device_of(model);
-    let loader = text_batches(&sentences.texts, model.tokenizer()?, how.batching);
+    let (device, items) = (device_of(model), sentences.items(model.input.reads_pairs()));
+    let n_items = items.len();
+    let loader = text_batches(items, model.tokenizer()?, how.batching);
     let (mut rows, mut stopwatch, mut pace) = (Vec::new(), Stopwatch::on(&device, how.warms_up), Pace::new(how));
-    let (mut n_done, n_items) = (0, sentences.texts.len());
+    let mut n_done = 0;
     for batch in loader.iter() {
         let batch = batch?;
-        let n_tokens = batch.iter().map(|it| it.item.0.len()).max().unwrap_or(0);
+        let n_tokens = batch.iter().map(|it| it.item.len()).max().unwrap_or(0);
         pace.run(
             || model.run_bytes(text_extents(n_tokens)),
             &batch,
@@ -151,13 +149,15 @@ fn of_texts(
                 let tokens: Vec<Tokens> = batch.iter().map(|it| it.item.clone()).collect();
                 let (n_rows, found) = stopwatch.time(batch.len(), || {
                     let (ids, padding) = padded(&tokens, &device);
-                    let found = run(ids, padding);
+                    let second: Vec<_> = tokens.iter().map(Tokens::second).collect();
+                    let segments = segments(&second, ids.dims()[1], &device);
+                    let found = run(ids, padding, segments);
                     let [n_texts, n_rows, width] = found.dims();
                     Ok((n_rows, to_host(found.reshape([n_texts * n_rows, width]))?))
                 })?;
                 for (text, item) in found.values.chunks(n_rows * found.width).zip(batch) {
                     // Padding has no row.
-                    let n_rows = n_rows.min(item.item.0.len());
+                    let n_rows = n_rows.min(item.item.len());
                     let own = text.chunks(found.width).take(n_rows);
                     rows.extend(own.map(|row| (item.index, row.to_vec())));
                 }

@@ -49,7 +49,7 @@ pub(crate) fn prompt_of_source(model: &LoadedModel, source: &PairSource) -> Resu
     let tokens = start.prefix(tokenizer)?;
     match (source, sound) {
         (PairSource::Text(text), None) => {
-            let ids = tokenizer.encode_prompt(text, false)?.0;
+            let ids = tokenizer.encode_prompt(text, false)?.ids;
             if ids.len() > *max_positions {
                 let message = format!("the prompt has {} tokens, expected at most {max_positions}", ids.len());
                 return Err(Error::input(format!("{message}, the model's positions; shorten it")));
@@ -112,7 +112,7 @@ pub(crate) fn prompts_of(model: &LoadedModel, asked: AskedPrompts) -> Result<Vec
             }
             None => prompt.clone(),
         };
-        let tokens = tokenizer.encode_prompt(&text, template.is_some())?.0;
+        let tokens = tokenizer.encode_prompt(&text, template.is_some())?.ids;
         if tokens.len() >= n_positions {
             let message = format!(
                 "the prompt has {} tokens, expected fewer than the model's {n_positions} positions",

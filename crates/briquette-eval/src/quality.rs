@@ -31,6 +31,7 @@ pub(crate) fn metrics_of(
         (Data::Sentences(sentences), RunOutputs::Rows(found), reference) => {
             let reference = rows_of(reference, found)?;
             metrics.extend(match found.are_logits {
+                true if found.width == 1 => of_scores(sentences, found, reference),
                 true => of_logits(&found.labels, found, reference),
                 false => of_embeddings(sentences, found, reference),
             });
@@ -106,6 +107,31 @@ fn of_pairs(sentences: &Sentences, outputs: &OutputRows) -> Option<f64> {
     let judged = |&(a, b, score): &(usize, usize, f64)| Some((metrics::cosine(row(a)?, row(b)?), score));
     let (cosines, scores): (Vec<f64>, Vec<f64>) = sentences.pairs.iter().filter_map(judged).unzip();
     metrics::spearman(&cosines, &scores)
+}
+
+/// Returns the rank correlations of the single scores that a network gives to items: with those of the reference, and with
+/// those of the data.
+fn of_scores(sentences: &Sentences, found: &OutputRows, reference: Option<&OutputRows>) -> NamedMetrics {
+    let of_starts = sentences.pairs.iter().map(|(first, _, score)| (*first, *score));
+    let of_starts: BTreeMap<usize, f64> = of_starts.collect();
+    // An item is a pair or another sentence; its place counts both.
+    let item_of = |start: usize| start - sentences.pair_starts.partition_point(|&pair| pair < start);
+    let known: BTreeMap<usize, f64> = of_starts.into_iter().map(|(start, score)| (item_of(start), score)).collect();
+    let judged = |outputs: &OutputRows| {
+        let rows = outputs.places.iter().zip(&outputs.values);
+        let both = rows.filter_map(|(place, &value)| Some((f64::from(value), *known.get(place)?)));
+        let (scores, known): (Vec<f64>, Vec<f64>) = both.unzip();
+        metrics::spearman(&scores, &known)
+    };
+    let mut metrics = NamedMetrics::new();
+    if let Some(reference) = reference {
+        let [before, after] =
+            [reference, found].map(|rows| rows.values.iter().map(|&v| f64::from(v)).collect::<Vec<_>>());
+        metrics.extend(metrics::spearman(&before, &after).map(|value| ("score_spearman".into(), value)));
+        metrics.extend(judged(reference).map(|value| ("reference_sts_spearman".into(), value)));
+    }
+    metrics.extend(judged(found).map(|value| ("sts_spearman".into(), value)));
+    metrics
 }
 
 /// Returns the metrics of logits; `labels` has the class of each row, or is empty.

@@ -6,6 +6,7 @@ use briquette_graph::Extents;
 use briquette_models::batches::stacked;
 use briquette_models::data::{ImageInput, Images, SoundInput};
 use briquette_models::graph_net::RunInputs;
+use briquette_models::text::{Tokens, segments};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -31,8 +32,8 @@ pub struct RunBatch {
 
 #[derive(Debug, Clone)]
 enum BatchKind {
-    /// The tokens of all texts, concatenated.
-    Texts(Vec<u32>),
+    /// The tokens of all texts, concatenated, and the number of tokens in each text's first segment.
+    Texts(Vec<u32>, Vec<usize>),
     /// Images are read when they are needed.
     Images(Arc<ImageSource>),
     /// The tokens of all targets, concatenated, after their sources.
@@ -80,9 +81,10 @@ pub(crate) struct ImageSource {
 }
 
 impl RunBatch {
-    pub(crate) fn of_texts(texts: &[(usize, Vec<u32>)]) -> Self {
-        let ids = texts.iter().flat_map(|(_, tokens)| tokens.iter().copied()).collect();
-        Self { places: texts.iter().map(|(place, _)| *place).collect(), kind: BatchKind::Texts(ids) }
+    pub(crate) fn of_texts(texts: &[(usize, Tokens)]) -> Self {
+        let ids = texts.iter().flat_map(|(_, tokens)| tokens.ids.iter().copied()).collect();
+        let n_first = texts.iter().map(|(_, tokens)| tokens.n_first).collect();
+        Self { places: texts.iter().map(|(place, _)| *place).collect(), kind: BatchKind::Texts(ids, n_first) }
     }
 
     pub(crate) fn of_images(places: &[usize], source: &Arc<ImageSource>) -> Self {
@@ -113,7 +115,7 @@ impl RunBatch {
             all[range.start * width..range.end * width].to_vec()
         }
         let kind = match &self.kind {
-            BatchKind::Texts(ids) => BatchKind::Texts(rows(ids, n, &range)),
+            BatchKind::Texts(ids, n_first) => BatchKind::Texts(rows(ids, n, &range), n_first[range.clone()].to_vec()),
             BatchKind::Images(source) => BatchKind::Images(source.clone()),
             BatchKind::Pairs(sources, targets) => {
                 let sources = match sources {
@@ -134,7 +136,7 @@ impl RunBatch {
     /// Returns the number of tokens per text or target; 1 for images.
     pub(crate) fn length(&self) -> usize {
         match &self.kind {
-            BatchKind::Texts(ids) | BatchKind::Pairs(_, ids) => ids.len() / self.places.len().max(1),
+            BatchKind::Texts(ids, _) | BatchKind::Pairs(_, ids) => ids.len() / self.places.len().max(1),
             BatchKind::Images(_) => 1,
         }
     }
@@ -153,7 +155,7 @@ impl RunBatch {
         let of_item = match &self.kind {
             BatchKind::Images(source) => image_extents(source.images.extents(&source.input)?),
             BatchKind::Pairs(BatchSources::Texts(ids), _) => text_extents(self.length().max(ids.len() / n)),
-            BatchKind::Texts(_) | BatchKind::Pairs(BatchSources::Sounds(..), _) => text_extents(self.length()),
+            BatchKind::Texts(..) | BatchKind::Pairs(BatchSources::Sounds(..), _) => text_extents(self.length()),
         };
         Ok(Extents { batch: n, ..of_item })
     }
@@ -177,7 +179,7 @@ impl RunBatch {
             BatchKind::Pairs(BatchSources::Sounds(_, input), _) => {
                 Ok(stacked(input.n_mels * input.n_frames) + input.features_bytes())
             }
-            BatchKind::Texts(_) | BatchKind::Pairs(BatchSources::Texts(_), _) => Ok(0),
+            BatchKind::Texts(..) | BatchKind::Pairs(BatchSources::Texts(_), _) => Ok(0),
         }
     }
 
@@ -197,7 +199,7 @@ impl RunBatch {
     /// Bug: the batch has images.
     pub(crate) fn to_tensors(&self, device: &Device) -> Result<(Tensor<2, Int>, Tensor<2, Bool>)> {
         match &self.kind {
-            BatchKind::Texts(ids) | BatchKind::Pairs(_, ids) => Ok(unpadded(ids, self.places.len(), device)),
+            BatchKind::Texts(ids, _) | BatchKind::Pairs(_, ids) => Ok(unpadded(ids, self.places.len(), device)),
             BatchKind::Images(_) => Err(Error::bug("found images, expected texts")),
         }
     }
@@ -232,15 +234,19 @@ impl RunBatch {
     /// # Errors
     /// Bug: never for a batch of [`run_batches`].
     pub(crate) fn inputs(&self, device: &Device) -> Result<RunInputs> {
-        let (ids, padding) = match &self.kind {
-            BatchKind::Images(_) | BatchKind::Pairs(BatchSources::Sounds(..), _) => return Ok(RunInputs::read()),
+        match &self.kind {
+            BatchKind::Images(_) | BatchKind::Pairs(BatchSources::Sounds(..), _) => Ok(RunInputs::read()),
             BatchKind::Pairs(BatchSources::Texts(ids), _) => {
                 let (ids, padding) = unpadded(ids, self.places.len(), device);
-                return Ok(RunInputs::padded(ids, padding).with_target(self.to_tensors(device)?.0));
+                Ok(RunInputs::padded(ids, padding).with_target(self.to_tensors(device)?.0))
             }
-            BatchKind::Texts(_) => self.to_tensors(device)?,
-        };
-        Ok(RunInputs::padded(ids, padding))
+            BatchKind::Texts(_, n_first) => {
+                let (ids, padding) = self.to_tensors(device)?;
+                let second: Vec<_> = n_first.iter().map(|&first| first..self.length()).collect();
+                let segments = segments(&second, self.length(), device);
+                Ok(segments.into_iter().fold(RunInputs::padded(ids, padding), RunInputs::with_types))
+            }
+        }
     }
 }
 

@@ -5,6 +5,7 @@ pub use crate::run_batch::RunBatch;
 use crate::run_batch::{ImageSource, TokenPair, TokenSource};
 use briquette_core::{Error, Result};
 use briquette_models::data::{Data, DataSpec, PairSource};
+use briquette_models::text::Tokens;
 use briquette_models::{Arch, Input, ModelTask};
 use burn::data::dataset::transform::ShuffledDataset;
 use burn::data::dataset::{Dataset, InMemDataset};
@@ -82,7 +83,7 @@ pub fn token_counts(input: &mut Input, data: &Data, spec: &DataSpec) -> Result<(
     if let Some(max_length) = spec.max_length {
         input.set_max_length(max_length)?;
     }
-    let tokenizer = input.tokenizer()?;
+    let (tokenizer, reads_pairs) = (input.tokenizer()?, input.reads_pairs());
     let mut counts: Vec<u64> = Vec::new();
     let mut count = |tokens: &[u32]| {
         for &token in tokens {
@@ -94,22 +95,23 @@ pub fn token_counts(input: &mut Input, data: &Data, spec: &DataSpec) -> Result<(
     };
     let n_items = match data {
         Data::Sentences(sentences) => {
-            for text in &sentences.texts {
-                count(&tokenizer.encode(text)?.0);
+            let items = sentences.items(reads_pairs);
+            for item in &items {
+                count(&tokenizer.encode_item(item)?.ids);
             }
-            sentences.texts.len()
+            items.len()
         }
         Data::Document(text) => {
-            let tokens = tokenizer.encode_all(text)?.0;
+            let tokens = tokenizer.encode_all(text)?.ids;
             count(&tokens);
             tokens.len().div_ceil(tokenizer.max_length().max(1))
         }
         Data::Pairs(pairs) => {
             for (source, target) in pairs.sources.iter().zip(&pairs.targets) {
                 if let PairSource::Text(text) = source {
-                    count(&tokenizer.encode(text)?.0);
+                    count(&tokenizer.encode(text)?.ids);
                 }
-                count(&tokenizer.encode(target)?.0);
+                count(&tokenizer.encode(target)?.ids);
             }
             pairs.sources.len()
         }
@@ -129,16 +131,18 @@ fn text_batches(
         input.set_max_length(max_length)?;
     }
     let tokenizer = input.tokenizer()?;
-    let mut texts: Vec<(usize, Vec<u32>)> = match (data, arch.task()) {
+    let mut texts: Vec<(usize, Tokens)> = match (data, arch.task()) {
         (Data::Sentences(sentences), ModelTask::Encoder) => {
-            let chosen = samples.of(sentences.texts.len())?.into_iter();
-            chosen.map(|at| Ok((at, tokenizer.encode(&sentences.texts[at])?.0))).collect::<Result<_>>()?
+            let items = sentences.items(input.reads_pairs());
+            let chosen = samples.of(items.len())?.into_iter();
+            chosen.map(|at| Ok((at, tokenizer.encode_item(&items[at])?))).collect::<Result<_>>()?
         }
         (Data::Document(text), ModelTask::Decoder) => {
-            let tokens = tokenizer.encode_all(text)?.0;
+            let tokens = tokenizer.encode_all(text)?.ids;
             let windows: Vec<&[u32]> =
                 tokens.chunks(tokenizer.max_length()).filter(|window| window.len() > 1).collect();
-            samples.of(windows.len())?.into_iter().map(|at| (at, windows[at].to_vec())).collect()
+            let chosen = samples.of(windows.len())?.into_iter();
+            chosen.map(|at| (at, Tokens { ids: windows[at].to_vec(), n_first: windows[at].len() })).collect()
         }
         _ => {
             let message = format!("{arch} cannot run on this kind of data; use data for its task");
@@ -170,7 +174,7 @@ fn pair_batches(
     };
     let pair = |place: usize| {
         let source = match (&pairs.sources[place], sound) {
-            (PairSource::Text(text), None) => TokenSource::Text(tokenizer.encode(text)?.0),
+            (PairSource::Text(text), None) => TokenSource::Text(tokenizer.encode(text)?.ids),
             (PairSource::Sound(path), Some(sound)) => TokenSource::Sound(path.clone(), *sound),
             (found, _) => return Err(other_source(arch, found).at(spec.path.display())),
         };

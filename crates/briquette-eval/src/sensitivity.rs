@@ -144,6 +144,8 @@ enum LossOutputs {
         /// Whether tokens have classes.
         of_tokens: bool,
     },
+    /// The single score of texts.
+    Scores,
     /// Logits of the classes of images.
     Classes,
 }
@@ -153,8 +155,8 @@ impl LossOutputs {
         Ok(match (input, arch.task()) {
             (Input::Text { pooling, .. }, ModelTask::Encoder) => {
                 let (network, _) = GraphNet::blank(arch, checkpoint, &Device::default())?;
-                // A single value is no distribution.
-                match network.classifies_text() && network.output_width() > 1 {
+                match network.classifies_text() {
+                    true if network.output_width() == 1 => Self::Scores,
                     true => Self::TextClasses { of_tokens: network.classifies_tokens() },
                     false => Self::Embeddings(pooling.clone()),
                 }
@@ -207,6 +209,7 @@ impl Backwards for RandomLoss<'_> {
                 let [n, n_rows, width] = logits.dims();
                 draws::of_scores(logits.reshape([n * n_rows, width]), seed)
             }
+            LossOutputs::Scores => Ok(draws::of_values(network.classes_of(left.three()).flatten(1, 2), seed)),
             LossOutputs::Classes => draws::of_scores(left.two(), seed),
         }
     }

@@ -165,7 +165,7 @@ fn curvatures_predict_the_divergence_of_a_decoder() {
         assert_eq!(found.unit, LossUnit::Nats);
         let text = std::fs::read_to_string(&spec.path).unwrap();
         let tokens = LoadedModel::open(&fixture(model), None, &Device::flex()).unwrap();
-        let tokens = tokens.tokenizer().unwrap().encode_all(&text).unwrap().0;
+        let tokens = tokens.tokenizer().unwrap().encode_all(&text).unwrap().ids;
         let scores = |model: &LoadedModel| {
             let mut found = Vec::new();
             for window in tokens.chunks(16).filter(|window| window.len() > 1) {

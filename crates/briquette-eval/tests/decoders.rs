@@ -41,7 +41,7 @@ fn scores(model: &LoadedModel, tokens: &[u32]) -> (Vec<f32>, usize) {
 
 fn text_tokens(model: &LoadedModel) -> Vec<u32> {
     let text = std::fs::read_to_string(fixture("text.txt")).unwrap();
-    model.tokenizer().unwrap().encode_all(&text).unwrap().0
+    model.tokenizer().unwrap().encode_all(&text).unwrap().ids
 }
 
 #[test]

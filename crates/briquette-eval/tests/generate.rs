@@ -50,7 +50,7 @@ fn run(request: &GenerateRequest) -> Result<Generated> {
 /// Returns the most likely tokens, by running the whole sequence for each.
 fn by_whole_runs(prompt: &str, n: usize) -> Vec<u32> {
     let model = LoadedModel::open(&model(), None, &Device::default()).unwrap();
-    let mut tokens = model.tokenizer().unwrap().encode_prompt(prompt, false).unwrap().0;
+    let mut tokens = model.tokenizer().unwrap().encode_prompt(prompt, false).unwrap().ids;
     let n_prompt = tokens.len();
     for _ in 0..n {
         let ids: Vec<i32> = tokens.iter().map(|&id| id as i32).collect();

@@ -1,6 +1,6 @@
 //! Batches of data, prepared by burn's data loader on other threads while the model runs.
 
-use crate::data::{ImageInput, Images};
+use crate::data::{ImageInput, Images, TextItem};
 use crate::text::{TextTokenizer, Tokens};
 use briquette_core::{Error, ErrorKind, Result};
 use burn::data::dataloader::batcher::Batcher;
@@ -78,7 +78,7 @@ impl<T: Send> Batcher<T, Vec<T>> for AsTheyAre {
 }
 
 struct Texts {
-    texts: Vec<String>,
+    texts: Vec<TextItem>,
     /// Indices of the texts, longest first, so that batches need little padding.
     order: Vec<usize>,
     tokenizer: TextTokenizer,
@@ -87,7 +87,7 @@ struct Texts {
 impl Dataset<Prepared<Tokens>> for Texts {
     fn get(&self, place: usize) -> Result<Prepared<Tokens>, DatasetError> {
         let index = self.order[place];
-        let item = self.tokenizer.encode(&self.texts[index]);
+        let item = self.tokenizer.encode_item(&self.texts[index]);
         Ok(item.map(|item| Indexed { index, item }).map_err(Failed::from))
     }
 
@@ -97,10 +97,10 @@ impl Dataset<Prepared<Tokens>> for Texts {
 }
 
 /// Batches texts as tokens, longest first.
-pub fn text_batches(texts: &[String], tokenizer: &TextTokenizer, how: Batching) -> Batches<Tokens> {
+pub fn text_batches(texts: Vec<TextItem>, tokenizer: &TextTokenizer, how: Batching) -> Batches<Tokens> {
     let mut order: Vec<usize> = (0..texts.len()).collect();
-    order.sort_by_key(|&index| (std::cmp::Reverse(texts[index].len()), index));
-    loader(Texts { texts: texts.to_vec(), order, tokenizer: tokenizer.clone() }, how)
+    order.sort_by_key(|&index| (std::cmp::Reverse(texts[index].n_bytes()), index));
+    loader(Texts { texts, order, tokenizer: tokenizer.clone() }, how)
 }
 
 struct Pictures {

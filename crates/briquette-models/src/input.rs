@@ -24,6 +24,8 @@ pub enum Input {
         max_positions: usize,
         /// Names of the classes of a text classifier, as in `id2label` of config.json.
         label_names: Vec<String>,
+        /// Whether the two texts of a pair are one input, as for classifiers.
+        reads_pairs: bool,
     },
     /// The source and the target of an encoder-decoder.
     Pair {
@@ -59,6 +61,11 @@ impl Input {
         }
     }
 
+    /// Returns whether the two texts of a pair are one input.
+    pub fn reads_pairs(&self) -> bool {
+        matches!(self, Self::Text { reads_pairs: true, .. })
+    }
+
     /// Truncates texts to `max_length` tokens from now on.
     ///
     /// # Errors
@@ -81,12 +88,19 @@ impl Input {
         vocab_size: usize,
         max_positions: usize,
         usual: usize,
-        label_names: Vec<String>,
+        (label_names, reads_pairs): (Vec<String>, bool),
     ) -> Result<Self> {
         let max_length = text::max_seq_length(folder)?.unwrap_or(usual).min(max_positions);
         let tokenizer = tokenizer_of(folder, vocab_size, max_length)?;
         let directory = folder.0.path().to_path_buf();
-        Ok(Self::Text { directory, tokenizer, pooling: Pooling::read(folder)?, max_positions, label_names })
+        Ok(Self::Text {
+            directory,
+            tokenizer,
+            pooling: Pooling::read(folder)?,
+            max_positions,
+            label_names,
+            reads_pairs,
+        })
     }
 
     /// Returns the input of an encoder-decoder with this vocabulary; `usual` is the default length.

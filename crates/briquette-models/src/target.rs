@@ -50,7 +50,7 @@ impl TargetStart {
     /// # Errors
     /// See [`TextTokenizer::encode`].
     pub fn target(&self, tokenizer: &TextTokenizer, text: &str) -> Result<Vec<u32>> {
-        let mut tokens = tokenizer.encode(text)?.0;
+        let mut tokens = tokenizer.encode(text)?.ids;
         // Whisper's tokenizer adds the start itself.
         if tokens.first() != Some(&self.start) {
             tokens.insert(0, self.start);

@@ -8,6 +8,7 @@ mod pieces;
 mod pooling;
 
 use crate::config::Folder;
+use crate::data::TextItem;
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::ModelDir;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
@@ -16,12 +17,32 @@ use guarded::GuardedTokenizer;
 pub(crate) use pooling::last_token;
 pub use pooling::{PoolBy, Pooling};
 use serde::Deserialize;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use tokenizers::{Encoding, PostProcessor, TruncationDirection};
+use tokenizers::utils::truncation::truncate_encodings;
+use tokenizers::{Encoding, PostProcessor, TruncationDirection, TruncationParams, TruncationStrategy};
 
-/// The tokens of a text; never empty.
+/// The tokens of a text, or of two texts that a classifier reads together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tokens(pub Vec<u32>);
+pub struct Tokens {
+    /// The token ids; never empty.
+    pub ids: Vec<u32>,
+    /// The number of tokens in the first segment. Those after it are in the second segment (`token_type_ids` is 1).
+    pub n_first: usize,
+}
+
+impl Tokens {
+    /// Returns the number of tokens.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Returns the tokens of the second segment.
+    pub fn second(&self) -> Range<usize> {
+        self.n_first..self.ids.len()
+    }
+}
 
 /// A tokenizer whose tokens are checked against the model's vocabulary.
 ///
@@ -86,7 +107,7 @@ impl TextTokenizer {
     /// # Errors
     /// Config: special tokens leave no room for text.
     pub fn set_max_length(&mut self, max_length: usize) -> Result<()> {
-        let n_special = self.n_special()?;
+        let n_special = self.n_special(false)?;
         if max_length <= n_special {
             return Err(Error::config(format!("max_length is {max_length}, expected more than {n_special}")));
         }
@@ -104,6 +125,31 @@ impl TextTokenizer {
             encoding = self.truncated(text)?;
         }
         self.checked(encoding.get_ids())
+    }
+
+    /// Encodes a text, or two texts together with the special tokens between them, truncated to `max_length` tokens.
+    ///
+    /// The longer of two texts is truncated first, like transformers' `longest_first`.
+    ///
+    /// # Errors
+    /// Input: the tokens of the second text are not the second segment. See [`encode`](Self::encode) for other errors.
+    pub fn encode_item(&self, item: &TextItem) -> Result<Tokens> {
+        let Some(second) = &item.second else { return self.encode(&item.first) };
+        let pair = (item.first.clone(), second.clone());
+        let limit = self.max_length.saturating_sub(self.n_special(true)?);
+        let n_bytes = item.n_bytes();
+        let encode = move |inner: &tokenizers::Tokenizer, (first, second): &(String, String)| {
+            let bare = (inner.encode_fast(first.as_str(), false)?, inner.encode_fast(second.as_str(), false)?);
+            let (first, second) = truncate_encodings(bare.0, Some(bare.1), &longest_first(limit))?;
+            inner.post_process(first, second, true)
+        };
+        let found = self.guarded.run(&pair, n_bytes, encode).map_err(|error| self.failed(error))?;
+        let n_first = found.get_type_ids().iter().take_while(|&&segment| segment == 0).count();
+        if found.get_type_ids()[n_first..].iter().any(|&segment| segment != 1) {
+            let message = "the segments of a pair are not 0 and then 1; this tokenizer is not supported for pairs";
+            return Err(Error::input(message).at(self.path.display()));
+        }
+        Ok(Tokens { n_first, ..self.checked(found.get_ids())? })
     }
 
     /// Returns the special tokens around an empty text.
@@ -194,17 +240,17 @@ impl TextTokenizer {
     /// Truncates before adding special tokens, like the reference.
     fn truncated(&self, text: &str) -> Result<Encoding> {
         let mut bare = self.encoding(text, false)?;
-        bare.truncate(self.max_length.saturating_sub(self.n_special()?), 0, TruncationDirection::Right);
+        bare.truncate(self.max_length.saturating_sub(self.n_special(false)?), 0, TruncationDirection::Right);
         let process = |inner: &tokenizers::Tokenizer, bare: &Encoding| inner.post_process(bare.clone(), None, true);
         self.guarded.run(&bare, text.len(), process).map_err(|error| self.failed(error))
     }
 
-    /// Returns the number of special tokens around a text.
-    fn n_special(&self) -> Result<usize> {
-        let count = |inner: &tokenizers::Tokenizer, (): &()| {
-            Ok(inner.get_post_processor().map_or(0, |processor| processor.added_tokens(false)))
+    /// Returns the number of special tokens around a text, or around and between two.
+    fn n_special(&self, is_pair: bool) -> Result<usize> {
+        let count = |inner: &tokenizers::Tokenizer, is_pair: &bool| {
+            Ok(inner.get_post_processor().map_or(0, |processor| processor.added_tokens(*is_pair)))
         };
-        self.guarded.run(&(), 0, count).map_err(|error| self.failed(error))
+        self.guarded.run(&is_pair, 0, count).map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: Error) -> Error {
@@ -227,7 +273,8 @@ impl TextTokenizer {
             return Err(Error::input(message).at(self.path.display()));
         }
         // An empty text gets one token: without any, the softmax of attention would be 0 / 0.
-        Ok(Tokens(if ids.is_empty() { vec![0] } else { ids.to_vec() }))
+        let ids = if ids.is_empty() { vec![0] } else { ids.to_vec() };
+        Ok(Tokens { n_first: ids.len(), ids })
     }
 }
 
@@ -278,11 +325,11 @@ impl TokenStream<'_> {
 
 /// Pads texts on the right to the longest; the second tensor is `true` at padding.
 pub fn padded(texts: &[Tokens], device: &Device) -> (Tensor<2, Int>, Tensor<2, Bool>) {
-    let longest = texts.iter().map(|tokens| tokens.0.len()).max().unwrap_or(0);
+    let longest = texts.iter().map(Tokens::len).max().unwrap_or(0);
     let mut ids = vec![0_i32; texts.len() * longest];
     let mut padding = vec![true; ids.len()];
     for (row, tokens) in texts.iter().enumerate() {
-        for (column, &id) in tokens.0.iter().enumerate() {
+        for (column, &id) in tokens.ids.iter().enumerate() {
             ids[row * longest + column] = id as i32;
             padding[row * longest + column] = false;
         }
@@ -290,6 +337,22 @@ pub fn padded(texts: &[Tokens], device: &Device) -> (Tensor<2, Int>, Tensor<2, B
     let shape = [texts.len(), longest];
     let ids = Tensor::from_data(TensorData::new(ids, shape), device);
     (ids, Tensor::from_data(TensorData::new(padding, shape), device))
+}
+
+/// Returns the segment of each token `[texts, length]`: 1 in the second, whose tokens are given, and 0 elsewhere.
+///
+/// `None` if no text has a second segment.
+pub fn segments(second: &[Range<usize>], length: usize, device: &Device) -> Option<Tensor<2, Int>> {
+    second.iter().any(|second| !second.is_empty()).then(|| {
+        let of_text = |second: &Range<usize>| (0..length).map(|at| i32::from(second.contains(&at))).collect::<Vec<_>>();
+        let all: Vec<i32> = second.iter().flat_map(of_text).collect();
+        Tensor::from_data(TensorData::new(all, [second.len(), length]), device)
+    })
+}
+
+/// Returns the rule that removes tokens from the end of the longer text until both have `n` tokens together.
+fn longest_first(n: usize) -> TruncationParams {
+    TruncationParams { max_length: n, strategy: TruncationStrategy::LongestFirst, ..TruncationParams::default() }
 }
 
 #[derive(Deserialize)]

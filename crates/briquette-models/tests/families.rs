@@ -129,7 +129,7 @@ fn difference_of_classes(net: &GraphNet, golden: &Golden) -> Option<f32> {
     // The last block's output has no padding in a layerwise run.
     let ids = golden.ids("ids").unwrap().narrow(0, 0, 1);
     let padding = ids.clone().equal_elem(i64::MIN);
-    let at_once = net.classify_text(ids.clone(), padding.clone()).to_data().try_into_vec_as::<f32>().unwrap();
+    let at_once = net.classify_text(ids.clone(), padding.clone(), None).to_data().try_into_vec_as::<f32>().unwrap();
     let states = net.encode(ids, padding);
     Some(whole.max(difference(net.classes_of(states).into_data().try_into_vec_as::<f32>().unwrap(), &at_once)))
 }

@@ -1,6 +1,7 @@
 //! Tests tokenizers: each broken tokenizer.json runs or is refused in one line, and long texts are encoded in pieces.
 #![allow(clippy::print_stderr, missing_docs)]
 
+use briquette_models::data::TextItem;
 use briquette_models::text::TextTokenizer;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -34,9 +35,9 @@ fn outcome(bytes: &[u8]) -> Option<String> {
         for text in TEXTS {
             let tokens = tokenizer.encode(text)?;
             tokenizer.encode_all(text)?;
-            tokenizer.decode(&tokens.0)?;
+            tokenizer.decode(&tokens.ids)?;
             let mut stream = tokenizer.stream();
-            tokens.0.iter().try_for_each(|token| stream.push(*token).map(|_| ()))?;
+            tokens.ids.iter().try_for_each(|token| stream.push(*token).map(|_| ()))?;
             stream.finish()?;
         }
         Ok(())
@@ -216,4 +217,50 @@ fn slow_expressions_time_out() {
         assert_eq!(error.exit_code(), 4, "{error}");
     }
     assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
+}
+
+/// The ids are those of transformers 5.23 with `truncation=True`.
+#[test]
+fn the_longer_text_of_a_pair_is_truncated_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let (special, text) = (
+        |name: &str, segment: usize| json!({"SpecialToken": {"id": name, "type_id": segment}}),
+        |name: &str, segment: usize| json!({"Sequence": {"id": name, "type_id": segment}}),
+    );
+    let words: serde_json::Map<String, Value> = (5..13).map(|id| (format!("w{id}"), id.into())).collect();
+    let mut vocab = json!({"[UNK]": 1, "[CLS]": 2, "[SEP]": 3});
+    vocab.as_object_mut().unwrap().extend(words);
+    let file = |segment: usize| {
+        json!({
+            "version": "1.0", "pre_tokenizer": {"type": "Whitespace"},
+            "model": {"type": "WordLevel", "unk_token": "[UNK]", "vocab": &vocab},
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [special("[CLS]", 0), text("A", 0), special("[SEP]", 0)],
+                "pair": [special("[CLS]", 0), text("A", 0), special("[SEP]", 0), text("B", 1), special("[SEP]", segment)],
+                "special_tokens": {
+                    "[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]},
+                    "[SEP]": {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]},
+                },
+            },
+        })
+    };
+    let open = |segment: usize, max_length: usize| {
+        std::fs::write(directory.path().join("tokenizer.json"), file(segment).to_string()).unwrap();
+        TextTokenizer::open(directory.path(), 40, max_length).unwrap()
+    };
+    let pair = TextItem { first: "w5 w6 w7 w8 w9".into(), second: Some("w10 w11 w12".into()) };
+    for (max_length, ids, n_first) in [
+        (6, &[2, 5, 6, 3, 10, 3][..], 4),
+        (7, &[2, 5, 6, 3, 10, 11, 3], 4),
+        (8, &[2, 5, 6, 7, 3, 10, 11, 3], 5),
+        (64, &[2, 5, 6, 7, 8, 9, 3, 10, 11, 12, 3], 7),
+    ] {
+        let found = open(1, max_length).encode_item(&pair).unwrap();
+        assert_eq!((found.ids.as_slice(), found.n_first), (ids, n_first), "{max_length}");
+    }
+    let one = TextItem { second: None, ..pair.clone() };
+    assert_eq!(open(1, 64).encode_item(&one).unwrap(), open(1, 64).encode(&one.first).unwrap());
+    let error = open(0, 64).encode_item(&pair).unwrap_err().to_string();
+    assert!(error.contains("the segments of a pair are not 0 and then 1"), "{error}");
 }

@@ -37,12 +37,17 @@ fn drawn(logs: &[f32], at: f32) -> i32 {
 /// One minus the cosine of `y` and `y + δ` is `½·|Pδ|²/|y|²` to second order, and `Pδ/|y|` is the change of
 /// `y/|y|`.
 pub(super) fn of_embeddings(embeddings: Tensor<2>, seed: u64) -> Tensor<1> {
-    let ([n, width], device) = (embeddings.dims(), embeddings.device());
-    let sign = |place: usize| if mixed(seed, place as u64) >> 63 == 0 { 1.0_f32 } else { -1.0 };
-    let signs = TensorData::new((0..n * width).map(sign).collect::<Vec<f32>>(), [n, width]);
     let embeddings = embeddings.cast(FloatDType::F32);
     let lengths = embeddings.clone().square().sum_dim(1).sqrt().clamp_min(1e-12);
-    (embeddings / lengths * Tensor::from_data(signs, &device)).sum()
+    of_values(embeddings / lengths, seed)
+}
+
+/// Returns `Σ v·y` over values `[n, width]`, with random signs `v`: its gradients have the curvature of half the squared error.
+pub(super) fn of_values(values: Tensor<2>, seed: u64) -> Tensor<1> {
+    let ([n, width], device) = (values.dims(), values.device());
+    let sign = |place: usize| if mixed(seed, place as u64) >> 63 == 0 { 1.0_f32 } else { -1.0 };
+    let signs = TensorData::new((0..n * width).map(sign).collect::<Vec<f32>>(), [n, width]);
+    (values.cast(FloatDType::F32) * Tensor::from_data(signs, &device)).sum()
 }
 
 #[cfg(test)]

@@ -66,10 +66,10 @@ pub struct ClassLogits {
     pub of_last_token: bool,
 }
 
-/// Returns the logits of a text network with a layer of two classes or more: of texts, or of their tokens.
+/// Returns the logits of a text network with a layer of classes: of texts, or of their tokens.
 ///
-/// `shapes` has the shape of each value. A layer with one output, for regression or choices, has no classes. A decoder whose layer
-/// of classes has no bias classifies texts by their last token; token classifiers have a bias.
+/// `shapes` has the shape of each value. A layer with one output, for regression or choices, gives a score. A decoder whose layer of
+/// classes has no bias classifies texts by their last token; token classifiers have a bias.
 pub fn text_classes(graph: &Graph, shapes: &[Vec<usize>]) -> Option<ClassLogits> {
     let takes = |source: InputSource| graph.inputs.iter().any(|input| input.source == source);
     if !takes(InputSource::TokenIds) || takes(InputSource::Images) || takes(InputSource::TargetIds) {
@@ -81,7 +81,7 @@ pub fn text_classes(graph: &Graph, shapes: &[Vec<usize>]) -> Option<ClassLogits>
     makers.find_map(|node| {
         let logits = *node.outputs.first().filter(|value| graph.outputs.contains(value))?;
         let of_last_token = node.inputs.len() == 2 && graph.nodes.iter().any(is_causal);
-        let has_classes = shapes[logits.0].last().is_some_and(|&classes| classes > 1);
+        let has_classes = shapes[logits.0].last().is_some_and(|&classes| classes > 0);
         has_classes.then_some(ClassLogits { logits, of_last_token })
     })
 }

@@ -16,7 +16,7 @@ const LABEL: &str = "label";
 
 /// A parsed line.
 enum JsonlRecord {
-    Pair(String, String, Option<f64>),
+    Pair([String; 2], Option<f64>, Option<TextLabel>),
     One(String, Option<TextLabel>),
 }
 
@@ -33,8 +33,10 @@ impl JsonlRecord {
             other => return Err(format!("found {}, {EXPECTED}", shown(&other))),
         };
         if let (Some(first), Some(second)) = (one_of(&fields, &FIRST)?, one_of(&fields, &SECOND)?) {
-            let score = one_of(&fields, &SCORE)?.map(number).transpose()?.flatten();
-            return Ok(Self::Pair(text(first)?, text(second)?, score));
+            let label = fields.get(LABEL).and_then(label);
+            let is_name = matches!(label, Some(TextLabel::Name(_)));
+            let score = one_of(&fields, &SCORE)?.filter(|_| !is_name).map(number).transpose()?.flatten();
+            return Ok(Self::Pair([text(first)?, text(second)?], score, label));
         }
         match one_of(&fields, &TEXT)? {
             Some(field) => Ok(Self::One(text(field)?, fields.get(LABEL).and_then(label))),
@@ -86,7 +88,7 @@ fn shown(value: &Value) -> String {
 impl Sentences {
     /// Reads JSON lines: `{"text": ..}`, `{"sentence1": .., "sentence2": .., "score": ..}`, or plain strings.
     ///
-    /// A text may have a `label`: the number or the name of its class.
+    /// A text or a pair may have a `label`: the number or the name of its class. The number of a pair may also be a score.
     ///
     /// # Errors
     /// - Input, with line number and value: a line has another form
@@ -98,7 +100,7 @@ impl Sentences {
             let bad = |what: String| Error::input(what).at(format_args!("{}:{}", path.display(), number + 1));
             found.push(JsonlRecord::parse(line).map_err(bad)?);
         }
-        if found.labels.len() < found.texts.len() {
+        if found.labels.len() + found.pair_starts.len() < found.texts.len() {
             found.labels.clear();
         }
         if found.texts.is_empty() { Err(empty(path, "line")) } else { Ok(found) }
@@ -110,10 +112,11 @@ impl Sentences {
                 self.texts.push(text);
                 self.labels.extend(label);
             }
-            JsonlRecord::Pair(sentence1, sentence2, score) => {
+            JsonlRecord::Pair(both, score, label) => {
                 let at = self.texts.len();
-                self.has_pairs = true;
-                self.texts.extend([sentence1, sentence2]);
+                self.pair_starts.push(at);
+                self.texts.extend(both);
+                self.labels.extend(label);
                 self.pairs.extend(score.map(|score| (at, at + 1, score)));
             }
         }
@@ -135,7 +138,12 @@ mod tests {
         .unwrap();
         let found = Sentences::read_jsonl(&path).unwrap();
         assert_eq!((found.texts.join(" "), found.pairs.clone()), ("a b c d".into(), vec![(2, 3, 3.5)]));
-        assert!(found.has_pairs && found.labels.is_empty());
+        assert!(found.labels.is_empty());
+        let read = |reads_pairs: bool| -> Vec<(String, Option<String>)> {
+            found.items(reads_pairs).into_iter().map(|item| (item.first, item.second)).collect()
+        };
+        let both = [("a".to_string(), None), ("b".to_string(), None), ("c".to_string(), Some("d".to_string()))];
+        assert_eq!((read(true), read(false).len()), (both.to_vec(), 4));
         std::fs::write(&path, "\"a\"\n{\"texts\": 1}\n").unwrap();
         let error = Sentences::read_jsonl(&path).unwrap_err();
         assert!(error.message.contains("pairs.jsonl:2: found the keys [\"texts\"], expected {"), "{error}");
@@ -155,6 +163,8 @@ mod tests {
         let error = found.classes(&[], 2).unwrap_err().to_string();
         assert!(error.contains("label \"no\" is not a class of the model, expected the number of a class"), "{error}");
         assert!(found.classes(&names, 1).unwrap_err().to_string().contains("label 1 is out of range"));
+        let pairs = read("{\"text1\": \"a\", \"text2\": \"b\", \"label\": \"yes\"}\n{\"text\": \"c\", \"label\": 0}\n");
+        assert_eq!((pairs.classes(&names, 2).unwrap(), pairs.pairs.len()), (Some(vec![1, 0]), 0));
         let some = read("{\"text\": \"a\", \"label\": 1}\n{\"text\": \"b\", \"label\": [2]}\n\"c\"\n");
         assert_eq!((some.classes(&names, 2).unwrap(), some.texts.len()), (None, 3));
     }
@@ -178,7 +188,7 @@ mod tests {
         for (line, score) in [(pair(""), None), (pair(", \"score\": null"), None), (pair(", \"label\": 2"), Some(2.0))]
         {
             assert!(
-                matches!(JsonlRecord::parse(&line), Ok(JsonlRecord::Pair(_, _, found)) if found == score),
+                matches!(JsonlRecord::parse(&line), Ok(JsonlRecord::Pair(_, found, _)) if found == score),
                 "{line}"
             );
         }

@@ -4,17 +4,33 @@ use super::{empty, out_of_range, read_prose};
 use briquette_core::{Error, Result};
 use std::path::Path;
 
-/// Sentences with classes, or with human similarity scores of some pairs.
+/// Sentences and pairs of sentences, with classes, or with scores of some pairs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sentences {
-    /// The sentences.
+    /// The sentences; the two of a pair follow each other.
     pub texts: Vec<String>,
-    /// The class of every sentence; empty if some have none.
+    /// The class of every pair and every other sentence; empty if some have none.
     pub labels: Vec<TextLabel>,
-    /// Whether some sentences are the two of a pair.
-    pub has_pairs: bool,
-    /// Indices of two sentences and their similarity score.
+    /// The index of the first sentence of each pair, ascending.
+    pub pair_starts: Vec<usize>,
+    /// Indices of two sentences and their score.
     pub pairs: Vec<(usize, usize, f64)>,
+}
+
+/// A text, or two texts that a classifier reads together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextItem {
+    /// The text.
+    pub first: String,
+    /// The second text of a pair.
+    pub second: Option<String>,
+}
+
+impl TextItem {
+    /// Returns the bytes of both texts.
+    pub fn n_bytes(&self) -> usize {
+        self.first.len() + self.second.as_ref().map_or(0, String::len)
+    }
 }
 
 impl Sentences {
@@ -33,7 +49,19 @@ impl Sentences {
         Ok(Self { texts, ..Self::default() })
     }
 
-    /// Returns the index of every sentence's class; `None` without labels. `names` are the names of the model's classes.
+    /// Returns what a model reads at once: every sentence, or pairs together if it `reads_pairs`.
+    pub fn items(&self, reads_pairs: bool) -> Vec<TextItem> {
+        let mut starts = self.pair_starts.iter().filter(|_| reads_pairs).peekable();
+        let (mut items, mut at) = (Vec::new(), 0);
+        while let Some(first) = self.texts.get(at) {
+            let second = starts.next_if(|&&start| start == at).and_then(|start| self.texts.get(start + 1)).cloned();
+            at += if second.is_some() { 2 } else { 1 };
+            items.push(TextItem { first: first.clone(), second });
+        }
+        items
+    }
+
+    /// Returns the index of every item's class; `None` without labels. `names` are the names of the model's classes.
     ///
     /// # Errors
     /// Input: a label is not a class of the model.

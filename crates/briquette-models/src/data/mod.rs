@@ -20,7 +20,7 @@ pub use array_images::{ArrayImages, Split};
 pub use arrays::Array;
 pub use image_folder::ImageFolder;
 pub use image_input::ImageInput;
-pub use lines::{Sentences, TextLabel};
+pub use lines::{Sentences, TextItem, TextLabel};
 pub use pairs::{PairSource, Pairs};
 pub use sound::SoundInput;
 pub use spec::{Data, DataSpec, Images, Normalize};

@@ -58,16 +58,24 @@ impl GraphNet {
         self.classifies_text() && has_tokens && !self.outline.classes_of_last_token
     }
 
-    /// Maps tokens and padding `[batch, length]` to logits of classes.
+    /// Maps tokens, padding and segments `[batch, length]` to logits of classes; without segments, all are the first.
     ///
     /// Logits of texts are `[batch, 1, classes]`, and logits of tokens `[batch, length, classes]`.
     ///
     /// # Panics
     /// If the network has no layer of classes.
-    pub fn classify_text(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
+    pub fn classify_text(
+        &self,
+        tokens: Tensor<2, Int>,
+        padding: Tensor<2, Bool>,
+        segments: Option<Tensor<2, Int>>,
+    ) -> Tensor<3> {
         in_parts(&tokens.device(), tokens.dims(), |its| {
-            let (tokens, padding) = (tokens.clone().slice_dim(0, its.clone()), padding.clone().slice_dim(0, its));
-            let logits = by_row(self.forward(&RunInputs::padded(tokens, padding.clone())));
+            let (tokens, padding) =
+                (tokens.clone().slice_dim(0, its.clone()), padding.clone().slice_dim(0, its.clone()));
+            let inputs = RunInputs::padded(tokens, padding.clone());
+            let segments = segments.clone().map(|segments| segments.slice_dim(0, its));
+            let logits = by_row(self.forward(&segments.into_iter().fold(inputs, RunInputs::with_types)));
             match self.outline.classes_of_last_token {
                 true => last_token(logits, padding).unsqueeze_dim(1),
                 false => logits,

@@ -10,7 +10,7 @@ use crate::text::Pooling;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::Checkpoint;
 use briquette_graph::op::Composite;
-use briquette_graph::{Config, Extents, Family, Graph, InputSource, Op, Operand};
+use briquette_graph::{Config, Extents, Family, Graph, InputSource, Op, Operand, text_classes};
 
 /// Default length of a text in tokens, as usual for perplexities.
 const USUAL: usize = 1024;
@@ -63,7 +63,9 @@ impl InputOf<'_> {
             let sound = sound_shape(&graph).map(|[mels, frames]| self.sound_input(mels, frames)).transpose()?;
             return Input::pair(&self.folder, vocabulary, max_positions, USUAL, sound);
         }
-        let input = Input::text(&self.folder, vocabulary, max_positions, USUAL, self.config.class_names())?;
+        let has_classes = text_classes(&graph, &graph.lower()?.shapes).is_some();
+        let classes = (self.config.class_names(), has_classes);
+        let input = Input::text(&self.folder, vocabulary, max_positions, USUAL, classes)?;
         self.check_dense(&graph, &input)?;
         Ok(input)
     }

@@ -208,9 +208,15 @@ impl SectionParts {
             let n_ids = special.get("ids").and_then(Value::as_array).map_or(0, Vec::len);
             at_most("special_tokens", "ids of a token", n_ids, MAX_SPECIAL)?;
         }
-        let template = part.get("single").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        at_most("single", "pieces", template.len(), MAX_SPECIAL)?;
-        self.grow(template.iter().filter(|piece| piece.get("Sequence").is_some()).count() as u64);
+        let mut growth = 1;
+        for key in ["single", "pair"] {
+            let template = part.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            at_most(key, "pieces", template.len(), MAX_SPECIAL)?;
+            let texts = || template.iter().filter_map(|piece| piece.pointer("/Sequence/id"));
+            let times = texts().map(|id| texts().filter(|other| *other == id).count()).max();
+            growth = growth.max(times.unwrap_or(1) as u64);
+        }
+        self.grow(growth);
         Ok(())
     }
 

@@ -70,7 +70,7 @@ impl GuardedTokenizer {
         &self,
         input: &I,
         n_bytes: usize,
-        work: fn(&Tokenizer, &I) -> tokenizers::Result<T>,
+        work: impl Fn(&Tokenizer, &I) -> tokenizers::Result<T> + Send + 'static,
     ) -> Result<T> {
         let outcome = if self.checked.is_plain && n_bytes <= SHORT_BYTES {
             check_stop()?;

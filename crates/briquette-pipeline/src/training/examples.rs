@@ -60,12 +60,13 @@ impl Examples {
         match (spec.open_within(model.arch.task(), limit)?, &model.input) {
             (Data::Sentences(sentences), Input::Text { .. }) => {
                 let tokenizer = model.tokenizer()?;
-                let tokens = sentences.texts.iter().map(|text| tokenizer.encode(text));
+                let items = sentences.items(model.input.reads_pairs());
+                let tokens = items.iter().map(|item| tokenizer.encode_item(item));
                 Ok(Self::Texts(tokens.collect::<Result<_>>()?))
             }
             (Data::Document(text), Input::Text { .. }) => {
                 let tokenizer = model.tokenizer()?;
-                windows(&tokenizer.encode_all(&text)?.0, tokenizer.max_length()).map(Self::Windows)
+                windows(&tokenizer.encode_all(&text)?.ids, tokenizer.max_length()).map(Self::Windows)
             }
             (Data::Images(images), Input::Images(input)) => {
                 let input = spec.image_input(input)?;
@@ -182,7 +183,7 @@ impl TrainingData for Examples {
 
     fn cost(&self, row: usize) -> usize {
         match self {
-            Self::Texts(tokens) => tokens[row].0.len(),
+            Self::Texts(tokens) => tokens[row].len(),
             Self::Windows(_) | Self::Images { .. } => 0,
         }
     }

@@ -207,8 +207,8 @@ fn check_together(job: &TrainingJob, student: &LoadedModel, teacher: &LoadedMode
             let message = format!(
                 "the tokenizers of the student ({ours}) and the teacher ({theirs}) differ: they encode {text:?} as {} and \
                  {} tokens; use a teacher with the same tokenizer",
-                found.0.len(),
-                expected.0.len()
+                found.len(),
+                expected.len()
             );
             return Err(Error::config(message).at("teacher"));
         }

@@ -35,11 +35,12 @@ const fn loss(name: &'static str, least: f64, unit: &'static str, meaning: &'sta
 }
 
 /// All metrics.
-pub const METRICS: [Metric; 12] = [
+pub const METRICS: [Metric; 13] = [
     score("cosine", [-1.0, 1.0], "mean cosine similarity of embeddings with the original's"),
     score("cosine_min", [-1.0, 1.0], "smallest cosine similarity of an embedding with the original's"),
     score("pair_spearman", [-1.0, 1.0], "rank correlation of the similarities of all pairs with the original's"),
-    score("sts_spearman", [-1.0, 1.0], "rank correlation of similarities with human ratings"),
+    score("sts_spearman", [-1.0, 1.0], "rank correlation of similarities, or of scores of pairs, with human ratings"),
+    score("score_spearman", [-1.0, 1.0], "rank correlation of scores with the original's"),
     score("accuracy", [0.0, 1.0], "share of correct classes"),
     score("f1", [0.0, 1.0], "F1 of each class, averaged over the classes"),
     score("top5", [0.0, 1.0], "share of items whose label is among the five most likely classes"),
