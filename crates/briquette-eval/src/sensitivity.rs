@@ -20,7 +20,7 @@ use crate::LayerwiseRunner;
 use crate::layerwise::{Backwards, Room, backward};
 use crate::outputs::ItemProgress;
 use crate::samples::{RunBatch, Samples, no_item};
-use briquette_core::{Error, InputStats, Result};
+use briquette_core::{InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::graph_net::AnyTensor;
@@ -74,7 +74,6 @@ pub fn curvatures(
     (samples, room): (Samples, Room),
     progress: ItemProgress,
 ) -> Result<Curvatures> {
-    check_gradients(arch)?;
     let mut input = room.input(arch, checkpoint)?;
     let batches = room.batches(arch, &mut input, (data, spec), samples)?;
     let outputs = LossOutputs::of(&input, arch, checkpoint)?;
@@ -109,7 +108,6 @@ pub fn row_curvatures(
     wanted: &BTreeSet<String>,
     progress: ItemProgress,
 ) -> Result<BTreeMap<String, InputStats>> {
-    check_gradients(arch)?;
     let mut input = room.input(arch, checkpoint)?;
     let batches = room.batches(arch, &mut input, (data, spec), samples)?;
     let outputs = LossOutputs::of(&input, arch, checkpoint)?;
@@ -120,16 +118,6 @@ pub fn row_curvatures(
     };
     backward(runner, checkpoint, room, &mut RandomLoss { outputs, seed: samples.seed, see }, progress)?;
     Ok(probe.take_stats())
-}
-
-/// Refuses networks whose gradients are not computed.
-fn check_gradients(arch: Arch) -> Result<()> {
-    match arch.is_onnx() {
-        true => Err(Error::config(
-            "found an ONNX model, whose gradients are not computed; remove the data, or use a checkpoint of a family",
-        )),
-        false => Ok(()),
-    }
 }
 
 /// The outputs that a loss is computed of.

@@ -40,8 +40,13 @@ impl NetworkParts {
     pub(super) fn of(network: &GraphNet, names: &NameMap) -> Self {
         let prefix = |path: String| format!("{}.", names.renamed(&path));
         let prefixes = |paths: Vec<String>| paths.into_iter().map(prefix).collect();
+        let blocks = match network.is_one_block() {
+            // Every name begins with the empty prefix: names of ONNX tensors need not be those of their layers.
+            true => vec![vec![String::new()]],
+            false => (0..network.n_blocks()).map(|index| prefixes(network.block_paths(index))).collect(),
+        };
         Self {
-            blocks: (0..network.n_blocks()).map(|index| prefixes(network.block_paths(index))).collect(),
+            blocks,
             exit: prefixes(network.exit_paths()),
             exit_needs_entry: network.exit_needs_entry(),
             sizes: network.run_sizes(),

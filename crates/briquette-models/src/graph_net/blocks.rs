@@ -246,6 +246,11 @@ impl GraphNet {
         self.begin(given, RunTokens::default()).finish(&self.exit_program(last)).remove(0)
     }
 
+    /// Returns whether the network is one block with all of its tensors, as networks of ONNX models are.
+    pub fn is_one_block(&self) -> bool {
+        self.outline.onnx.is_some()
+    }
+
     /// Returns the paths of modules that are needed only after the last block: norm, head.
     pub fn exit_paths(&self) -> Vec<String> {
         let graph = self.graph();

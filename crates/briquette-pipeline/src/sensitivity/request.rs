@@ -129,7 +129,12 @@ impl SensitivityRequest {
         let layout = self.choice.layout.map(RawLayout::of);
         let raw = RawRecipe {
             model: RawModel { path, arch, key, strip_prefix, layout, ..RawModel::default() },
-            output: RawOutput { path: Some(self.output.clone().unwrap_or("-".into())), ..RawOutput::default() },
+            // The budget below has a form in this format, also for an ONNX model.
+            output: RawOutput {
+                path: Some(self.output.clone().unwrap_or("-".into())),
+                format: Some("briquette".into()),
+                ..RawOutput::default()
+            },
             stage: vec![stage.into()],
             data: Some(RawData { eval: None, max_length: None, ..self.data.clone() }),
             calibration: (is_run || has_statistics).then_some(calibration),

@@ -227,7 +227,7 @@ impl<'j, 'p> Solver<'j, 'p> {
         let mut decision = Decision { quant, ..decision };
         match (&decision.quant, tensor.solve.rounding) {
             (Some(quant), Rounding::Gptq) => {
-                let searches = !has_given_scales && searches_scales(quant, n_cols);
+                let searches = !has_given_scales && stats.count >= FEW && searches_scales(quant, n_cols);
                 *outcome = rounded(&mut values, n_cols, (&mut decision, searches), &groups, factors, &check_stop)?;
             }
             _ => values = fake_quantize(&values, n_rows, n_cols, &decision),
