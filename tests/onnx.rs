@@ -112,7 +112,9 @@ fn an_exported_network_is_evaluated_and_compressed_like_its_checkpoint() {
     let (expected, found) = (losses("digits"), losses("out/model.onnx"));
     let is_near = |(a, b): (&f64, &f64)| (a / b - 1.0).abs() < 1e-3;
     assert!(expected.len() == found.len() && expected.iter().zip(&found).all(is_near), "{expected:?} {found:?}");
-    sandbox.ok(&format!("compress out/model.onnx -o small --format briquette --bytes 12kB --data {data} --device cpu"));
+    sandbox.ok(&format!(
+        "compress out/model.onnx -o small --format briquette --bytes 12kB --data {data} --device cpu --quiet"
+    ));
     sandbox.ok("verify small --against out/model.onnx");
     let n_bytes = std::fs::metadata(sandbox.path("small/model.briquette.safetensors")).unwrap().len();
     assert!(n_bytes <= 12_000, "{n_bytes}");
