@@ -134,6 +134,7 @@ fn a_single_score_is_compared_by_rank() {
     assert_eq!(names, ["reference_sts_spearman", "score_spearman", "sts_spearman"], "{found}");
     assert!(metrics["score_spearman"].as_f64().unwrap() > 0.9, "{found}");
     let found = sandbox.json("sensitivity m --data pairs.jsonl --device cpu");
+    assert_eq!(found["unit"], "squared error of the score / 2");
     let of_pooler = |tensor: &&serde_json::Value| tensor["name"] == "bert.pooler.dense.weight";
     let loss =
         found["tensors"].as_array().unwrap().iter().find(of_pooler).map(|tensor| tensor["loss"].as_f64().unwrap());

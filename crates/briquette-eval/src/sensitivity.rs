@@ -42,6 +42,8 @@ pub enum LossUnit {
     Cosine,
     /// The divergence from the original distribution, in nats per token, classified text or image.
     Nats,
+    /// Half the squared error of the single score, per text or pair.
+    SquaredError,
 }
 
 /// The traces of curvatures.
@@ -86,7 +88,7 @@ pub fn curvatures(
     let see = &mut |network: &GraphNet, names: &NameMap, gradients: &Gradients| squares.add(network, names, gradients);
     let mut loss = RandomLoss { outputs, seed: samples.seed, see };
     backward(runner, checkpoint, room, &mut loss, progress)?;
-    let unit = if matches!(loss.outputs, LossOutputs::Embeddings(_)) { LossUnit::Cosine } else { LossUnit::Nats };
+    let unit = loss.outputs.unit();
     Ok(Curvatures { traces: squares.over(n_items)?, unit, n_items })
 }
 
@@ -152,6 +154,14 @@ impl LossOutputs {
             (Input::Text { .. } | Input::Pair { .. }, _) => Self::Tokens,
             (Input::Images(_), _) => Self::Classes,
         })
+    }
+
+    fn unit(&self) -> LossUnit {
+        match self {
+            Self::Embeddings(_) => LossUnit::Cosine,
+            Self::Scores => LossUnit::SquaredError,
+            Self::Tokens | Self::TextClasses { .. } | Self::Classes => LossUnit::Nats,
+        }
     }
 
     /// Whether each token has outputs of its own.

@@ -76,6 +76,7 @@ fn unit_of(unit: LossUnit) -> &'static str {
     match unit {
         LossUnit::Cosine => "1 - cosine",
         LossUnit::Nats => "nats",
+        LossUnit::SquaredError => "squared error of the score / 2",
     }
 }
 

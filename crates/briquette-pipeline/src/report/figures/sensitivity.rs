@@ -20,8 +20,8 @@ pub struct SensitivityReport {
     pub how: String,
     /// The unit of losses.
     ///
-    /// It is "1 - cosine", "nats", a metric, or "relative". "nats" is the KL divergence from the uncompressed
-    /// model, per token or image. "accuracy", "sts_spearman" and "ln perplexity" are the deterioration of the
+    /// It is "1 - cosine", "nats", "squared error of the score / 2", a metric, or "relative". "nats" is the KL
+    /// divergence from the uncompressed model, per token or image. "accuracy", "sts_spearman" and "ln perplexity" are the deterioration of the
     /// metric. "relative" is relative to the weights or outputs of the layer.
     pub unit: String,
     /// measured: the requested loss, if there was one.
