@@ -21,8 +21,8 @@ pub struct SensitivityReport {
     /// The unit of losses.
     ///
     /// It is "1 - cosine", "nats", "squared error of the score / 2", a metric, or "relative". "nats" is the KL
-    /// divergence from the uncompressed model, per token or image. "accuracy", "sts_spearman" and "ln perplexity" are the deterioration of the
-    /// metric. "relative" is relative to the weights or outputs of the layer.
+    /// divergence from the uncompressed model, per token or image. "accuracy", "sts_spearman" and "ln perplexity"
+    /// are the deterioration of the metric. "relative" is relative to the weights or outputs of the layer.
     pub unit: String,
     /// measured: the requested loss, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
