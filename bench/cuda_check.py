@@ -102,7 +102,7 @@ def ratios(figures):
     gemv = figures.get("weight-only int8, dense, M = 1, 4096x11008")
     if copy and gemv:
         rows.append(("weight-only int8, M = 1", "copy bandwidth", gemv / copy, 0.75, gemv / copy >= 0.75))
-    for work in ("MiniLM, 256 texts of 128 tokens", "ResNet-152, 32 images", "a token of SmolLM2-135M"):
+    for work in ("MiniLM, 256 texts of 128 tokens", "MiniLM, 64 texts of 512 tokens", "ResNet-152, 32 images", "a token of SmolLM2-135M"):
         int8 = figures.get(f"{work}, int8")
         for other in ("burn bf16", "burn f32", "torch bf16", "torch f32"):
             theirs = figures.get(f"{work}, {other}")

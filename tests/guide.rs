@@ -11,7 +11,8 @@ mod recipes;
 
 use crate::sandbox::{Sandbox, copy, repository};
 use blocks::{Block, blocks_of, logical_lines};
-use std::collections::BTreeSet;
+use briquette::formats::{Checkpoint, TensorSource, safetensors};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -122,11 +123,33 @@ fn clone_of_inputs() -> Sandbox {
         for name in ["models/minilm", "models/held-out.txt"] {
             copy(&repository().join(name), &sandbox.path(name));
         }
+        drop_layers(&sandbox.path("models/minilm"));
         // All 6,000 sentences would take the tests of a few pages a quarter of an hour.
         let sentences: Vec<String> = read("models/sentences.txt").lines().take(200).map(String::from).collect();
         sandbox.write("models/sentences.txt", sentences.join("\n"));
     }
     sandbox
+}
+
+/// Keeps the first two of the six layers of MiniLM: all of them would take each of a few tests minutes.
+fn drop_layers(model: &Path) {
+    let weights = model.join("model.safetensors");
+    let checkpoint = Checkpoint::open(&weights).unwrap();
+    let mut kept = BTreeMap::new();
+    for (index, info) in checkpoint.tensors().iter().enumerate() {
+        if (2..6).any(|layer| info.name.contains(&format!("layer.{layer}."))) {
+            continue;
+        }
+        let mut bytes = vec![0; info.n_bytes()];
+        checkpoint.read(index, 0, &mut bytes).unwrap();
+        kept.insert(info.name.to_string(), (info.dtype, info.shape.0.clone(), bytes));
+    }
+    drop(checkpoint);
+    std::fs::write(&weights, safetensors::to_file(&kept).unwrap()).unwrap();
+    let config = model.join("config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    assert!(text.contains("\"num_hidden_layers\": 6"));
+    std::fs::write(&config, text.replace("\"num_hidden_layers\": 6", "\"num_hidden_layers\": 2")).unwrap();
 }
 
 /// Returns a bash command in this folder, with `briquette` on its path.

@@ -117,6 +117,8 @@ fn a_classifier_reads_pairs_with_their_segments() {
     let found = sandbox.json("eval out --against m --data pairs.jsonl --device cpu");
     assert!(found["metrics"]["kl"].as_f64().unwrap() < 1e-3, "{found}");
     sandbox.ok("sensitivity m --data pairs.jsonl --device cpu");
+    let short = sandbox.run("eval m --data pairs.jsonl --device cpu --max-length 3");
+    short.assert_fails(2, &["max_length is 3, expected more than 3 for pairs of texts"]);
 }
 
 #[test]
@@ -149,4 +151,47 @@ fn keep_one_class(path: &std::path::Path) {
         tensor.shape[0] = 1;
     }
     std::fs::write(path, safetensors_of(&tensors.into_values().collect::<Vec<_>>())).unwrap();
+}
+
+/// A recipe that prunes the model and trains it on a file with these losses.
+fn recovery(data: &str, losses: &str, memory: &str) -> String {
+    format!(
+        "[model]\npath = \"m\"\n[output]\npath = \"out\"\n[data]\ntrain = \"{data}\"\neval = \"{data}\"\n\
+         [memory]\nbatch_size = 8\n{memory}\n[[stage]]\nkind = \"prune\"\nsparsity = 0.3\n\
+         [[stage]]\nkind = \"distill\"\nloss = [{losses}]\nepochs = 8\nlearning_rate = 1e-3\ndropout = false\n\
+         [[stage]]\nkind = \"evaluate\"\n"
+    )
+}
+
+/// Returns a metric after the first and the last epoch.
+fn first_and_last(report: &serde_json::Value, metric: &str) -> [f64; 2] {
+    let epochs = report["trained"][0]["epochs"].as_array().unwrap();
+    [&epochs[0], &epochs[epochs.len() - 1]].map(|epoch| epoch["metrics"][metric].as_f64().unwrap())
+}
+
+#[test]
+fn classifiers_of_texts_tokens_and_pairs_learn_the_teachers_classes() {
+    let pairs = pair_classifier();
+    for (sandbox, data) in [
+        (&classifier("bert"), "labelled.jsonl"),
+        (&classifier("bert-tokens"), "labelled.jsonl"),
+        (&pairs, "pairs.jsonl"),
+    ] {
+        sandbox.write("recipe.toml", recovery(data, "{ kind = \"logits\" }", ""));
+        let [first, last] = first_and_last(&sandbox.json("distill recipe.toml --device cpu"), "kl");
+        assert!(last < 0.6 * first, "{data}: {first} {last}");
+    }
+}
+
+#[test]
+fn a_classifier_of_texts_learns_labels_and_one_of_tokens_has_none() {
+    let sandbox = classifier("bert");
+    sandbox.write("recipe.toml", recovery("labelled.jsonl", "{ kind = \"labels\" }", "").replace("1e-3", "1e-2"));
+    let [first, last] = first_and_last(&sandbox.json("distill recipe.toml --device cpu"), "accuracy");
+    assert!(last > first && last > 0.8, "{first} {last}");
+    let sandbox = classifier("bert-tokens");
+    sandbox.write("recipe.toml", recovery("labelled.jsonl", "{ kind = \"labels\" }", ""));
+    sandbox.run("distill recipe.toml --device cpu").assert_fails(2, &["labels"]);
+    sandbox.write("recipe.toml", recovery("labelled.jsonl", "{ kind = \"logits\" }", "cache_teacher = true"));
+    sandbox.run("distill recipe.toml --device cpu").assert_fails(2, &["memory.cache_teacher", "classifier of tokens"]);
 }

@@ -84,9 +84,9 @@ def bert(n_layers):
     return BertModel(config, add_pooling_layer=False).cuda()
 
 
-def minilm(dtype):
+def minilm(shape, dtype):
     model = bert(6).eval().to(dtype)
-    ids = torch.randint(0, 30000, (256, 128), device="cuda")
+    ids = torch.randint(0, 30000, shape, device="cuda")
     with torch.inference_mode():
         return 1e3 * seconds(lambda _: model(ids))
 
@@ -158,7 +158,8 @@ def main():
         attempt(f"torch._int_mm {list(shape)}", "TOP/s", lambda: tops(shape, int_mm(shape)))
         attempt(f"torch bf16 matmul {list(shape)}", "TOP/s", lambda: tops(shape, bf16(shape)))
     for kind, dtype in (("bf16", torch.bfloat16), ("f32", torch.float32)):
-        attempt(f"MiniLM, 256 texts of 128 tokens, torch {kind}", "ms", lambda: minilm(dtype))
+        for texts, tokens in ((256, 128), (64, 512)):
+            attempt(f"MiniLM, {texts} texts of {tokens} tokens, torch {kind}", "ms", lambda: minilm((texts, tokens), dtype))
         attempt(f"ResNet-152, 32 images, torch {kind}", "ms", lambda: resnet152(dtype))
         attempt(f"a token of SmolLM2-135M, torch {kind}", "ms", lambda: decoder(dtype))
     steps = []

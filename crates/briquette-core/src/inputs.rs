@@ -14,6 +14,8 @@ pub struct InputStats {
     pub sum: Vec<f64>,
     /// `Σ x[i]²` for each input.
     pub sum_squares: Vec<f64>,
+    /// `Σ |x[i]|` for each input; empty if it was not gathered.
+    pub sum_magnitudes: Vec<f64>,
     /// `max |x[i]|` for each input.
     pub max: Vec<f32>,
     /// `Σ x[i]·x[j]` (the Gram matrix), row by row, if requested. Layers with the same inputs share it.
@@ -21,10 +23,11 @@ pub struct InputStats {
 }
 
 impl InputStats {
-    /// Returns statistics of `n` inputs without any input vector; `has_gram` allocates the Gram matrix.
+    /// Returns statistics of `n` inputs without any input vector, and without magnitudes; `has_gram` allocates the Gram matrix.
     pub fn empty(n: usize, has_gram: bool) -> Self {
         let gram = has_gram.then(|| Arc::new(vec![0.0; n * n]));
-        Self { count: 0, sum: vec![0.0; n], sum_squares: vec![0.0; n], max: vec![0.0; n], gram }
+        let sum_magnitudes = Vec::new();
+        Self { count: 0, sum: vec![0.0; n], sum_squares: vec![0.0; n], sum_magnitudes, max: vec![0.0; n], gram }
     }
 
     /// Returns the number of inputs of the layer: the columns of its weight, times the channel groups.
@@ -52,6 +55,7 @@ impl InputStats {
             count: self.count,
             sum: self.sum[columns.clone()].to_vec(),
             sum_squares: self.sum_squares[columns.clone()].to_vec(),
+            sum_magnitudes: self.sum_magnitudes.get(columns.clone()).unwrap_or_default().to_vec(),
             max: self.max[columns].to_vec(),
             gram: self.gram.as_ref().map(|gram| Arc::new(gram[matrix].to_vec())),
         }
@@ -123,12 +127,13 @@ mod tests {
             count: 1,
             sum: vec![1.0, 2.0, 3.0, 4.0],
             sum_squares: vec![1.0, 4.0, 9.0, 16.0],
+            sum_magnitudes: vec![1.0, 2.0, 3.0, 4.0],
             max: vec![1.0, 2.0, 3.0, 4.0],
             gram: Some(Arc::new(vec![1.0, 2.0, 2.0, 4.0, 9.0, 12.0, 12.0, 16.0])),
         };
         assert_eq!((stats.n_groups(2), stats.n_groups(4), InputStats::default().n_groups(0)), (2, 1, 1));
         let second = stats.of_group(1, 2);
-        assert_eq!((second.sum, second.max), (vec![3.0, 4.0], vec![3.0, 4.0]));
+        assert_eq!((second.sum, second.max, second.sum_magnitudes), (vec![3.0, 4.0], vec![3.0, 4.0], vec![3.0, 4.0]));
         assert_eq!(second.gram.unwrap().as_slice(), [9.0, 12.0, 12.0, 16.0]);
         assert_eq!(stats.of_group(0, 4), stats);
         let view = stats.view();

@@ -2,7 +2,7 @@
 
 use cubecl_core::client::Client;
 use cubecl_core::ir::features::{MmaConfig, Tma};
-use cubecl_core::ir::{ElemType, IntKind};
+use cubecl_core::ir::{ElemType, FloatKind, IntKind};
 use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::Handle;
 use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
@@ -27,6 +27,16 @@ impl DeviceBuffer {
 
     pub(crate) const fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// Returns a range of the bytes.
+    ///
+    /// # Panics
+    /// If the range ends after the buffer.
+    pub(crate) fn part(&self, start: usize, n_bytes: usize) -> Self {
+        let rest = self.n_bytes.checked_sub(start + n_bytes).expect("a range of the buffer");
+        let handle = self.handle.clone().offset_start(start as u64).offset_end(rest as u64);
+        Self { handle, n_bytes }
     }
 
     /// Returns the size of the elements in bytes.
@@ -100,6 +110,13 @@ impl Gpu {
     pub fn has_int8_matrices(&self) -> bool {
         let (int8, int32) = (ElemType::Int(IntKind::I8), ElemType::Int(IntKind::I32));
         let config = MmaConfig { a_type: int8, b_type: int8, cd_type: int32, m: 16, n: 8, k: 32 };
+        self.client.features().matmul.mma.contains(&config)
+    }
+
+    /// Returns whether the device has TF32 matrix instructions.
+    pub fn has_tf32_matrices(&self) -> bool {
+        let [tf32, float] = [FloatKind::TF32, FloatKind::F32].map(ElemType::Float);
+        let config = MmaConfig { a_type: tf32, b_type: tf32, cd_type: float, m: 16, n: 8, k: 8 };
         self.client.features().matmul.mma.contains(&config)
     }
 

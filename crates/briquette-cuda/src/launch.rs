@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "kernels are launched without bounds checks")]
 
+mod attention;
 mod convolve;
 mod decode;
 mod few;
@@ -11,6 +12,7 @@ mod rows;
 
 use crate::epilogue::{EpilogueFlags, OutputLayoutLaunch};
 use crate::gpu::{DeviceBuffer, Gpu, u32_of};
+pub use attention::{DeviceHeads, attended};
 pub(crate) use convolve::{depthwise, patches};
 use cubecl_core::ir::ElemType;
 use cubecl_core::prelude::BufferArg;
@@ -18,7 +20,7 @@ pub use decode::Ids;
 pub(crate) use decode::{decode, dense_words, lookup, lookup_bitmask};
 pub(crate) use few::{FEW_FLOATS, few_rows_codes, few_rows_int4, few_rows_int8, few_rows_sparse};
 pub(crate) use product::{Product, product_dp4a, product_mma, product_wgmma};
-pub(crate) use quantize::quantize;
+pub(crate) use quantize::{coded_words, parts_of, quantize, quantize_into};
 pub use rows::{NormWeights, ScoreMask, normed, rotated, softmax_of};
 
 /// Returns a buffer as an argument with elements of `size` bytes.

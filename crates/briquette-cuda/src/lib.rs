@@ -6,6 +6,8 @@
 
 #![expect(missing_docs, reason = "CubeCL's macro generates public items without docs")]
 
+pub mod attention;
+pub mod attention_mma;
 pub mod bitmask;
 pub mod conv;
 mod conv2d;
@@ -39,7 +41,10 @@ pub use fastest::WAYS;
 pub use gpu::{DeviceBuffer, Gpu, keep_kernels};
 pub use int4::Int4;
 pub use int8::Int8;
-pub use launch::{DeviceEpilogue, Floats, Ids, NormWeights, ScoreMask, normed, rotated, softmax_of};
+pub use launch::{
+    DeviceEpilogue, DeviceHeads, Floats, Ids, NormWeights, ScoreMask, attended, normed, rotated, softmax_of,
+};
+pub use linear::CodedRows;
 pub use table::DeviceTable;
 pub use way::Way;
 

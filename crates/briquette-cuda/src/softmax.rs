@@ -54,7 +54,8 @@ pub fn softmax_rows<F: Float>(
     let mut largest = HIDDEN.runtime();
     let mut col = lane;
     while col < n_cols {
-        let score = score_of::<F>(scores[start + col], hidden, of_image, col, query, window, scale, cap, steps);
+        let score =
+            masked::<F>(f32::cast_from(scores[start + col]), hidden, of_image, col, query, window, scale, cap, steps);
         largest = max(largest, score);
         col += WARP;
     }
@@ -63,7 +64,8 @@ pub fn softmax_rows<F: Float>(
     let mut sum = 0.0f32;
     let mut col = lane;
     while col < n_cols {
-        let score = score_of::<F>(scores[start + col], hidden, of_image, col, query, window, scale, cap, steps);
+        let score =
+            masked::<F>(f32::cast_from(scores[start + col]), hidden, of_image, col, query, window, scale, cap, steps);
         sum += (score - largest).exp();
         col += WARP;
     }
@@ -72,16 +74,27 @@ pub fn softmax_rows<F: Float>(
     if row < n_rows {
         let mut col = lane;
         while col < n_cols {
-            let score = score_of::<F>(scores[start + col], hidden, of_image, col, query, window, scale, cap, steps);
+            let score = masked::<F>(
+                f32::cast_from(scores[start + col]),
+                hidden,
+                of_image,
+                col,
+                query,
+                window,
+                scale,
+                cap,
+                steps,
+            );
             y[start + col] = F::cast_from((score - largest).exp() * inverse);
             col += WARP;
         }
     }
 }
 
+/// Returns a score after [`ScoreSteps`]; `hidden` of the image starts at `of_image`.
 #[cube]
-fn score_of<F: Float>(
-    score: F,
+pub fn masked<F: Float>(
+    score: f32,
     hidden: &[F],
     of_image: usize,
     key: usize,
@@ -91,7 +104,7 @@ fn score_of<F: Float>(
     cap: f32,
     #[comptime] steps: ScoreSteps,
 ) -> f32 {
-    let mut score = f32::cast_from(score) * scale;
+    let mut score = score * scale;
     if comptime!(steps.has_cap) {
         score = (score / cap).tanh() * cap;
     }

@@ -62,6 +62,9 @@ inline int byte_of(unsigned word, int index, bool is_signed) {
     return is_signed ? (int)(signed char)byte : (int)byte;
 }
 
+// The kind of a product of floats; products of integers have the signs of their factors.
+constexpr int FLOATS = 4;
+
 // d = a * b + c of mma.sync.aligned.m16n8k32.row.col.s32.{s8,u8}.{s8,u8}.s32, with wrapping overflow.
 template <bool A_SIGNED, bool B_SIGNED, typename D>
 inline void mma_m16n8k32(int line, D& d0, D& d1, D& d2, D& d3, unsigned a0, unsigned a1,
@@ -76,12 +79,54 @@ inline void mma_m16n8k32(int line, D& d0, D& d1, D& d2, D& d3, unsigned a0, unsi
     d0 = (D)current->d[0], d1 = (D)current->d[1], d2 = (D)current->d[2], d3 = (D)current->d[3];
 }
 
+// d = a * b + c of mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32.
+inline void mma_m16n8k8(int line, float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1, unsigned a2,
+                        unsigned a3, unsigned b0, unsigned b1, float c0, float c1, float c2, float c3) {
+    unsigned a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
+    float c[4] = {c0, c1, c2, c3}, d[4];
+    memcpy(current->a, a, sizeof a);
+    memcpy(current->b, b, sizeof b);
+    memcpy(current->c, c, sizeof c);
+    current->source_lane = FLOATS;
+    wait_for(Mma, line);
+    memcpy(d, current->d, sizeof d);
+    d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+}
+
+static float tf32_of(unsigned bits) {
+    float value;
+    bits &= 0xffffe000u;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// The fragments have the layout of "Matrix Fragments for mma.m16n8k8" of .tf32 in the PTX ISA:
+//   A, 16x8: register r holds row group + 8 * (r % 2), column member + 4 * (r / 2);
+//   B, 8x8:  register r holds row member + 4 * r, column group; C and D as below.
+static void resolve_float_mma(Fiber* warp) {
+    float a[16][8], b[8][8];
+    for (unsigned lane = 0; lane < warp_size; lane++) {
+        unsigned group = lane / 4, member = lane % 4;
+        for (int r = 0; r < 4; r++) a[group + 8 * (r % 2)][member + 4 * (r / 2)] = tf32_of(warp[lane].a[r]);
+        for (int r = 0; r < 2; r++) b[member + 4 * r][group] = tf32_of(warp[lane].b[r]);
+    }
+    for (unsigned lane = 0; lane < warp_size; lane++)
+        for (int r = 0; r < 4; r++) {
+            unsigned row = lane / 4 + 8 * (r / 2), column = lane % 4 * 2 + r % 2;
+            float sum;
+            memcpy(&sum, warp[lane].c + r, sizeof sum);
+            for (int k = 0; k < 8; k++) sum += a[row][k] * b[k][column];
+            memcpy(warp[lane].d + r, &sum, sizeof sum);
+        }
+}
+
 // The fragments have the layout of "Matrix Fragments for mma.m16n8k32" in the PTX ISA. With group = lane / 4 and
 // member = lane % 4, the four bytes of a register are neighbours in k, and
 //   A, 16x32: register r holds row group + 8 * (r % 2), columns starting at member * 4 + 16 * (r / 2);
 //   B, 32x8:  register r holds column group, rows starting at member * 4 + 16 * r;
 //   C and D, 16x8: register r holds row group + 8 * (r / 2), column member * 2 + r % 2.
 static void resolve_mma(Fiber* warp) {
+    if (warp->source_lane == FLOATS) return resolve_float_mma(warp);
     int a[16][32], b[32][8];
     bool a_signed = warp->source_lane & 1, b_signed = warp->source_lane & 2;
     for (unsigned lane = 0; lane < warp_size; lane++) {

@@ -60,6 +60,9 @@ fn line_to_cpp(line: &str) -> Result<String, String> {
     Ok(line)
 }
 
+/// The registers of the supported matrix products.
+const MMA_REGISTERS: &str = "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};";
+
 /// Translates `asm volatile("mma.sync...;" : "=r"(d0), .. : "r"(a0), .. );` to a call of the emulator's
 /// function.
 fn assembly(statement: &str) -> Result<String, String> {
@@ -81,6 +84,12 @@ fn assembly(statement: &str) -> Result<String, String> {
         let [out, pointer, value] = operands[..] else { return unknown() };
         return Ok(format!("{out} = ::emulator::atomic_{operation}<{of}>((void*)({pointer}), {value});"));
     }
+    if name == "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+        && registers == MMA_REGISTERS
+        && operands.len() == 14
+    {
+        return Ok(format!("::emulator::mma_m16n8k8(__LINE__, {});", operands.join(", ")));
+    }
     let signs = match name {
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32" => "true, true",
         "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32" => "false, true",
@@ -88,8 +97,7 @@ fn assembly(statement: &str) -> Result<String, String> {
         "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32" => "false, false",
         _ => return unknown(),
     };
-    let expected = "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};";
-    if registers != expected || operands.len() != 14 {
+    if registers != MMA_REGISTERS || operands.len() != 14 {
         return unknown();
     }
     Ok(format!("::emulator::mma_m16n8k32<{signs}>(__LINE__, {});", operands.join(", ")))

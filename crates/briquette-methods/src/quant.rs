@@ -19,6 +19,7 @@ pub mod range;
 mod rounding;
 mod scheme;
 mod siblings;
+mod unseen;
 
 pub use activation_range::ActivationRange;
 pub use allocate::allocate;

@@ -1,9 +1,9 @@
 //! Multi-head attention of encoders and decoders.
 
-use crate::cache::{Kept, KeyValues};
+use crate::cache::{DeviceRows, Kept, KeyValues};
 use crate::layers::Dropout;
 use briquette_cpu::float::{CachedRows, ScoreRule, biased_cached_attention, cached_attention};
-use briquette_ops::fused::{self, ScoreRows};
+use briquette_ops::fused::{self, KeptHeads, ScoreRows};
 use burn::tensor::activation::softmax;
 use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
@@ -40,10 +40,10 @@ pub(crate) fn attend_causally([q, k, v]: [Tensor<3>; 3], n_heads: usize, n_kv_he
         return fused::attention([q, k, v], n_heads, None);
     }
     let [_, length, width] = q.dims();
-    if fused::on_gpu(&q) && has_few_scores(&q, n_heads, length) {
+    if runs_by_rows(&q, n_heads, length) {
         let scale = 1.0 / ((width / n_heads) as f32).sqrt();
         let rows = ScoreRows { scale, rule: ScoreRule::default(), is_causal: true, first: 0, length };
-        return attend_by_rows(q, n_heads, [k, v].map(|x| split_heads(x, n_kv_heads)), None, None, rows);
+        return attend_by_rows(q, [n_heads, n_kv_heads], [k, v], None, rows);
     }
     let [q, k, v] = [(q, n_heads), (k, n_kv_heads), (v, n_kv_heads)].map(|(x, n_heads)| split_heads(x, n_heads));
     let times = n_heads / n_kv_heads;
@@ -80,17 +80,13 @@ pub(crate) fn attend_to_kept(
 }
 
 /// Returns the keys and values of a layer and each sequence, if they and the queries are on a GPU.
-fn on_device(q: &Tensor<3>, layer: usize, caches: &[KeyValues]) -> Option<Vec<[Tensor<4>; 2]>> {
+fn on_device(q: &Tensor<3>, layer: usize, caches: &[KeyValues]) -> Option<Vec<[DeviceRows; 2]>> {
     if !fused::on_gpu(q) {
         return None;
     }
-    let rows = |kept: &Kept| match kept {
-        Kept::Device(kept) => kept.rows.clone(),
-        Kept::Host(_) => None,
-    };
-    let both = |cache: &KeyValues| {
-        let [keys, values] = &cache.layers[layer];
-        Some([rows(keys)?, rows(values)?])
+    let both = |cache: &KeyValues| match &cache.layers[layer] {
+        [Kept::Device(keys), Kept::Device(values)] => Some([keys.clone(), values.clone()].map(|kept| *kept)),
+        _ => None,
     };
     caches.iter().map(both).collect()
 }
@@ -106,13 +102,13 @@ fn on_host(kept: &[Kept; 2]) -> [&CachedRows; 2] {
 fn attend_to_rows(
     q: Tensor<3>,
     n_heads: usize,
-    kept: Vec<[Tensor<4>; 2]>,
+    kept: Vec<[DeviceRows; 2]>,
     bias: Option<Tensor<4>>,
     rule: Option<ScoreRule>,
 ) -> Tensor<3> {
-    let [_, length, width] = q.dims();
-    let attend = |(at, kept): (usize, [Tensor<4>; 2])| {
-        let n_keys = kept[0].dims()[2];
+    let ([_, length, width], is_one) = (q.dims(), kept.len() == 1);
+    let attend = |(at, kept): (usize, [DeviceRows; 2])| {
+        let [n_kv_heads, n_keys] = [kept[0].n_heads, kept[0].n_tokens];
         let rows = ScoreRows {
             scale: 1.0 / ((width / n_heads) as f32).sqrt(),
             rule: rule.unwrap_or_default(),
@@ -120,21 +116,46 @@ fn attend_to_rows(
             first: n_keys.saturating_sub(length),
             length,
         };
-        attend_by_rows(q.clone().narrow(0, at, 1), n_heads, kept, bias.clone(), None, rows)
+        let q = if is_one { q.clone() } else { q.clone().narrow(0, at, 1) };
+        if bias.is_none() && fused::attends(&q, width / n_heads) {
+            let heads = KeptHeads { n: n_heads, kept: n_kv_heads, n_keys };
+            return fused::attend(q, kept.map(DeviceRows::with_room), None, rows, heads);
+        }
+        attend_by_scores(q, n_heads, kept.map(DeviceRows::tokens), bias.clone(), None, rows)
     };
-    Tensor::cat(kept.into_iter().enumerate().map(attend).collect(), 0)
+    let mut attended: Vec<Tensor<3>> = kept.into_iter().enumerate().map(attend).collect();
+    if is_one { attended.remove(0) } else { Tensor::cat(attended, 0) }
 }
 
-/// Returns whether all scores may be in the memory of a device: they take at most 512 MiB. A kernel that holds only a tile of
-/// them takes longer.
-pub(crate) fn has_few_scores(q: &Tensor<3>, n_heads: usize, n_keys: usize) -> bool {
-    let [batch, length, _] = q.dims();
-    batch * n_heads * length * n_keys <= 1 << 27
+/// Returns whether [`attend_by_rows`] supports these queries: they are on a GPU, which has a kernel for heads of this width, or
+/// memory for all scores.
+pub(crate) fn runs_by_rows(q: &Tensor<3>, n_heads: usize, n_keys: usize) -> bool {
+    let [batch, length, width] = q.dims();
+    let has_few_scores = batch * n_heads * length * n_keys <= MOST_SCORES;
+    fused::attends(q, width / n_heads) || (fused::on_gpu(q) && has_few_scores)
 }
 
-/// Computes attention of queries `[batch, length, heads * width]` to keys and values `[batch, key heads, keys, width]` with a
-/// softmax of rows, for devices that have one. No query sees keys where `hidden` `[batch, keys]` is true.
+/// The most scores in the memory of a device: 512 MiB. A kernel that holds only a tile of them takes longer.
+const MOST_SCORES: usize = 1 << 27;
+
+/// Computes attention of `[batch, length, heads · width]` on a GPU. No query sees keys where `hidden` `[batch, keys]` is true.
 pub(crate) fn attend_by_rows(
+    q: Tensor<3>,
+    [n_heads, n_kv_heads]: [usize; 2],
+    kept: [Tensor<3>; 2],
+    hidden: Option<Tensor<2, Bool>>,
+    rows: ScoreRows,
+) -> Tensor<3> {
+    if fused::attends(&q, q.dims()[2] / n_heads) {
+        let heads = KeptHeads { n: n_heads, kept: n_kv_heads, n_keys: kept[0].dims()[1] };
+        return fused::attend(q, kept, hidden, rows, heads);
+    }
+    attend_by_scores(q, n_heads, kept.map(|x| split_heads(x, n_kv_heads)), None, hidden, rows)
+}
+
+/// Like [`attend_by_rows`], with all scores in memory, a bias that is added to them, and keys and values
+/// `[batch, heads, keys, width]`.
+fn attend_by_scores(
     q: Tensor<3>,
     n_heads: usize,
     [keys, values]: [Tensor<4>; 2],

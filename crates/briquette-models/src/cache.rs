@@ -17,19 +17,51 @@ pub(crate) enum Kept {
 #[derive(Debug, Clone)]
 pub(crate) struct DeviceRows {
     pub(crate) n_heads: usize,
+    pub(crate) n_tokens: usize,
     dtype: DType,
-    /// `[1, heads, tokens, width]`, once there are tokens.
-    pub(crate) rows: Option<Tensor<4>>,
+    /// `[1, heads, capacity, width]`, once there are tokens.
+    rows: Option<Tensor<4>>,
 }
+
+/// Tokens by which the capacity of [`DeviceRows`] grows at least.
+const ROOM: usize = 64;
 
 impl DeviceRows {
     /// Appends tokens `[1, heads, tokens, width]`.
     pub(crate) fn push(&mut self, x: Tensor<4>) {
+        let ([_, n_heads, n_new, width], before) = (x.dims(), self.n_tokens);
+        self.n_tokens += n_new;
+        let capacity = self.rows.as_ref().map_or(0, |rows| rows.dims()[2]);
+        let rows = match self.rows.take() {
+            Some(rows) if self.n_tokens <= capacity => rows,
+            old => {
+                let capacity = self.n_tokens + (self.n_tokens / 4).max(ROOM);
+                let empty = Tensor::zeros([1, n_heads, capacity, width], (&x.device(), self.dtype));
+                match old {
+                    Some(old) => empty.slice_assign([0..1, 0..n_heads, 0..before, 0..width], old.narrow(2, 0, before)),
+                    None => empty,
+                }
+            }
+        };
         let new = x.cast(self.dtype);
-        self.rows = Some(match self.rows.take() {
-            Some(old) => Tensor::cat(vec![old, new], 2),
-            None => new,
-        });
+        self.rows = Some(rows.slice_assign([0..1, 0..n_heads, before..self.n_tokens, 0..width], new));
+    }
+
+    /// Returns `[1, heads, capacity, width]`, whose first tokens are those that were appended.
+    ///
+    /// # Panics
+    /// If there are no tokens.
+    pub(crate) fn with_room(self) -> Tensor<4> {
+        self.rows.expect("tokens were appended")
+    }
+
+    /// Returns the tokens `[1, heads, tokens, width]`.
+    ///
+    /// # Panics
+    /// If there are no tokens.
+    pub(crate) fn tokens(self) -> Tensor<4> {
+        let n = self.n_tokens;
+        self.with_room().narrow(2, 0, n)
     }
 }
 
@@ -37,7 +69,7 @@ impl Kept {
     pub(crate) fn n_tokens(&self) -> usize {
         match self {
             Self::Host(rows) => rows.n_tokens(),
-            Self::Device(rows) => rows.rows.as_ref().map_or(0, |rows| rows.dims()[2]),
+            Self::Device(rows) => rows.n_tokens,
         }
     }
 
@@ -72,7 +104,9 @@ impl KeyValues {
         };
         let dtype = dtype.filter(|_| on_gpu(&Tensor::<1>::empty([1], device)));
         let of_layer = |[n_heads, width]: [usize; 2]| match dtype {
-            Some(dtype) => [(); 2].map(|()| Kept::Device(Box::new(DeviceRows { n_heads, dtype, rows: None }))),
+            Some(dtype) => {
+                [(); 2].map(|()| Kept::Device(Box::new(DeviceRows { n_heads, n_tokens: 0, dtype, rows: None })))
+            }
             None => [CachedRows::keys(kind, n_heads, width), CachedRows::values(kind, n_heads, width)].map(Kept::Host),
         };
         Self { layers: layers.map(of_layer).collect(), first: 0 }

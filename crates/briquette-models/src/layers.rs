@@ -2,7 +2,7 @@
 
 pub use briquette_nn::layers::{Conv2d, Conv2dConfig, Then};
 pub use briquette_nn::layers::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
-pub(crate) use briquette_nn::layers::{feed_forward, self_attention};
+pub(crate) use briquette_nn::layers::{feed_forward, linears, self_attention};
 pub use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, RmsNorm, RmsNormConfig};
 
 use briquette_ops::fused;

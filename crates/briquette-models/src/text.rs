@@ -132,12 +132,20 @@ impl TextTokenizer {
     /// The longer of two texts is truncated first, like transformers' `longest_first`.
     ///
     /// # Errors
-    /// Input: the tokens of the second text are not the second segment. See [`encode`](Self::encode) for other errors.
+    /// - Input: the tokens of the second text are not the second segment
+    /// - Config: special tokens leave no room for text
+    ///
+    /// See [`encode`](Self::encode) for other errors.
     pub fn encode_item(&self, item: &TextItem) -> Result<Tokens> {
         let Some(second) = &item.second else { return self.encode(&item.first) };
         let pair = (item.first.clone(), second.clone());
-        let limit = self.max_length.saturating_sub(self.n_special(true)?);
-        let n_bytes = item.n_bytes();
+        let n_special = self.n_special(true)?;
+        if self.max_length <= n_special {
+            let message =
+                format!("max_length is {}, expected more than {n_special} for pairs of texts", self.max_length);
+            return Err(Error::config(message));
+        }
+        let (limit, n_bytes) = (self.max_length - n_special, item.n_bytes());
         let encode = move |inner: &tokenizers::Tokenizer, (first, second): &(String, String)| {
             let bare = (inner.encode_fast(first.as_str(), false)?, inner.encode_fast(second.as_str(), false)?);
             let (first, second) = truncate_encodings(bare.0, Some(bare.1), &longest_first(limit))?;

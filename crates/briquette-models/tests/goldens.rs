@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout)]
 
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_models::graph_net::RunInputs;
 use briquette_models::memory::predicted_bytes;
 use briquette_models::text::{Tokens, padded};
 use briquette_models::{Arch, GraphNet, Input, LoadedModel};
@@ -177,7 +178,7 @@ fn the_last_hidden_state_gives_the_forward_output() {
     let network = load("models/bert-tiny", None).network;
     let tokens = ids(expected("bert-tiny", "ids"));
     let padding = tokens.clone().equal_elem(0);
-    let states = network.trace(tokens.clone(), padding.clone(), false).hidden;
+    let states = network.trace(&RunInputs::padded(tokens.clone(), padding.clone()), false).hidden;
     assert_eq!(states.len(), 2);
     assert_eq!(states[1].clone().into_data(), network.encode(tokens, padding).into_data());
 }

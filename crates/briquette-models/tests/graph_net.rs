@@ -39,7 +39,7 @@ fn parameters_have_the_names_of_the_checkpoint() {
 fn any_value_can_be_tapped() {
     let net = net("models/bert-tiny");
     let (ids, padding) = (tokens(2, 6), padding(2, 6));
-    let states = net.trace(ids.clone(), padding.clone(), false).hidden;
+    let states = net.trace(&RunInputs::padded(ids.clone(), padding.clone()), false).hidden;
     let name = "encoder.layer.0.output.LayerNorm";
     let found = net.tap(&RunInputs::padded(ids.clone(), padding.clone()), &[name]).unwrap().remove(0).three();
     assert_eq!(found.into_data(), states[0].clone().into_data());
@@ -136,7 +136,7 @@ fn traced_probabilities_are_those_that_the_run_uses() {
     for name in ["models/bert-tiny", "families/modernbert", "families/nomic_bert", "families/mpnet", "families/t5"] {
         let net = net(name);
         let (ids, padding) = (tokens(2, 9), padding(2, 9));
-        let trace = net.trace(ids.clone(), padding.clone(), true);
+        let trace = net.trace(&RunInputs::padded(ids.clone(), padding.clone()), true);
         let graph = net.graph();
         let attentions = graph.nodes.iter().filter(|node| matches!(node.op, Op::Composite(Composite::Attention(_))));
         let names: Vec<&str> = attentions.map(|node| graph.values[node.outputs[0].0].as_str()).collect();
@@ -152,7 +152,7 @@ fn traced_probabilities_are_those_that_the_run_uses() {
             assert!(apart < 1e-5, "{name}: {apart}");
         }
         // Attention has no effect on the hidden states of a trace.
-        let plain = net.trace(ids, padding, false);
+        let plain = net.trace(&RunInputs::padded(ids, padding), false);
         for (with, without) in trace.hidden.into_iter().zip(plain.hidden) {
             assert!((with - without).abs().max().into_scalar::<f32>() < 1e-4, "{name}");
         }

@@ -11,7 +11,7 @@ mod layer_norm;
 mod linear;
 mod runs_on_codes;
 
-pub use blocks::{feed_forward, self_attention};
+pub use blocks::{feed_forward, linears, self_attention};
 pub use conv2d::{Conv2d, Conv2dConfig, Then};
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};

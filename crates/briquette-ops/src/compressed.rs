@@ -18,6 +18,7 @@ mod flex;
 mod host_or_cuda;
 mod images;
 mod int8_blocks;
+mod linears;
 mod product;
 mod quantized;
 mod shapes;
@@ -27,10 +28,11 @@ mod weights;
 
 pub use activations::{ActivationOps, fake_quantize_activations, round_activations};
 #[cfg(feature = "cuda")]
-pub use cube::{gpu_of, keep_kernels};
+pub use cube::{RowCodeOps, gpu_of, keep_kernels};
 pub use device::{looks_up, runs_on};
 pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
 pub use int8_blocks::{CodedLinear, FeedForwardActivation, Int8BlockOps, feed_forward, self_attention};
+pub use linears::linears;
 pub use product::{ProductOps, product};
 pub use quantized::{QuantizedOps, codes, conv2d, decode, embedding, linear, look_up};
 pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};

@@ -1,12 +1,21 @@
 //! Conversions between burn tensors and device buffers.
 
-use briquette_cuda::{DeviceBuffer, ElemType, Floats};
+use briquette_cuda::{DeviceBuffer, ElemType, Floats, Gpu};
 use burn::backend::cubecl::dtype_to_elem_type;
-use burn::tensor::{DType, Shape};
+use burn::backend::{CubeDevice, DispatchDevice};
+use burn::tensor::{DType, Device, Shape};
 use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 use burn_cubecl::kernel::{cast, into_contiguous};
 use burn_cubecl::ops;
 use burn_cubecl::tensor::CubeTensor;
+
+/// Returns the CUDA device of a burn device, if it is one.
+pub fn gpu_of(device: &Device) -> Option<Gpu> {
+    match device.as_dispatch() {
+        DispatchDevice::Cube(device @ CubeDevice::Cuda(_)) => Some(Gpu::new(device.client())),
+        _ => None,
+    }
+}
 
 /// Returns the elements of a tensor as one contiguous buffer.
 pub(crate) fn buffer(tensor: CubeTensor) -> DeviceBuffer {
@@ -39,7 +48,11 @@ impl Like {
     }
 
     pub(crate) fn of_type(&self, floats: Floats, shape: Shape, dtype: DType) -> CubeTensor {
-        let handle = floats.buffer.into_handle();
+        self.of_buffer(floats.buffer, shape, dtype)
+    }
+
+    pub(crate) fn of_buffer(&self, buffer: DeviceBuffer, shape: Shape, dtype: DType) -> CubeTensor {
+        let handle = buffer.into_handle();
         CubeTensor::new_contiguous(self.0.client.clone(), self.0.device.clone(), shape, handle, dtype)
     }
 

@@ -3,7 +3,7 @@
 //! Also has masked and fake-quantized weights for training ([`masked`]). On the CPU (flex), each f32 operation
 //! takes one pass over memory, forward and backward, with the loops of [`briquette_cpu::float`]. For other
 //! types and devices, functions that say so use burn's own operations; the rest require that [`fuses`] or
-//! [`on_gpu`] returns true. On CUDA devices, norms, softmax and rotary positions have kernels.
+//! [`on_gpu`] returns true. On CUDA devices, norms, softmax, attention and rotary positions have kernels.
 //!
 //! Non-goals: the loops (`briquette-cpu`), products and compressed weights ([`compressed`](crate::compressed)),
 //! layers (`briquette-nn`).
@@ -39,8 +39,8 @@ mod tests;
 pub use briquette_cpu::float::ActivationFunction;
 pub use device::fuses;
 pub use functions::{activate, add_norm, attention, gelu, layer_norm, rms_norm, rotate, swiglu};
-pub use gpu::{on_gpu, rotate_by_tables, softmax};
-pub use ops::{AttentionHeads, FusedGrads, FusedOps, RowNorm, ScoreRows};
+pub use gpu::{attend, attends, on_gpu, rotate_by_tables, softmax};
+pub use ops::{AttentionHeads, FusedGrads, FusedOps, KeptHeads, RowNorm, ScoreRows};
 pub use parts::in_parts;
 #[cfg(feature = "cuda")]
 pub use rows::RowOps;

@@ -191,6 +191,12 @@ fn smoothed_layers_have_the_scales_of_the_formula() {
 }
 
 #[test]
+fn automatic_scales_keep_the_function() {
+    let done = every_family("method = \"auto\"\nscheme = \"int8-dynamic\"\nstatistics = \"STATISTICS\"");
+    assert!(done.len() >= 40, "{done:?}");
+}
+
+#[test]
 fn awq_scales_keep_the_function() {
     let done = every_family("method = \"awq\"\nscheme = \"int4-g8\"\nstatistics = \"STATISTICS\"");
     assert!(done.len() >= 40, "{done:?}");

@@ -68,7 +68,7 @@ pub(super) fn raw_recipe_of(
 /// Returns the error for calibration data or statistics that no method uses.
 fn idle(what: &What) -> Error {
     let flag = if what.data.is_some() { "--data" } else { "--statistics" };
-    let message = "no method needs layer inputs; add --shrink, --fold smooth or awq, --prune-method wanda, sparsegpt or admm, --range weighted, or \
+    let message = "no method needs layer inputs; add --shrink, --fold smooth, awq or auto, --prune-method wanda, sparsegpt or admm, --range weighted, or \
                    --round gptq";
     Error::config(format!("{flag}: {message}"))
 }
@@ -135,7 +135,8 @@ fn fold_of(what: &What, method: &str) -> StageKeys {
     let takes_patterns = method != "rotate";
     let include = (takes_patterns && !what.include.is_empty()).then(|| what.include.clone());
     let exclude = if takes_patterns { what.exclude.clone() } else { Vec::new() };
-    StageKeys::Fold(raw::RawFold { method: Some(method.into()), include, exclude, ..Default::default() })
+    let scheme = what.quantize.clone().filter(|_| method == "auto");
+    StageKeys::Fold(raw::RawFold { method: Some(method.into()), scheme, include, exclude, ..Default::default() })
 }
 
 fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {

@@ -66,7 +66,7 @@ pub(crate) struct What {
     #[arg(long, value_name = "PARTS", value_delimiter = ',', requires = "shrink", help_heading = "Shrinking")]
     pub(crate) shrink_parts: Option<Vec<String>>,
     /// Change weights without changing the function of the network: batch-norm, equalize, rotate; with --statistics also
-    /// smooth and awq
+    /// smooth, awq and auto, which does either or neither for each input
     #[arg(long, value_name = "METHODS", value_delimiter = ',', help_heading = "Folding")]
     pub(crate) fold: Vec<String>,
     /// Prune this share of the weights, from 0 to below 1, smallest magnitude first

@@ -1,7 +1,7 @@
 //! Launches of kernels that quantize activations.
 
 use super::{CodeWords, Floats, RowScales, arg};
-use crate::gpu::{Gpu, cubes, groups, u32_of};
+use crate::gpu::{DeviceBuffer, Gpu, cubes, groups, u32_of};
 use crate::quantize_rows;
 use cubecl_core::prelude::CubeDim;
 
@@ -14,10 +14,29 @@ const PART: usize = 1 << 14;
 
 /// Quantizes each row separately, into rows of `row_words` words.
 pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool) -> (CodeWords, RowScales) {
-    let codes = CodeWords::empty(gpu, x.n_rows, row_words);
-    let rows = RowScales { scales: gpu.empty::<f32>(x.n_rows), zeros: gpu.empty::<i32>(x.n_rows) };
+    let (codes, rows) = parts_of(&gpu.empty::<u32>(coded_words(x.n_rows, row_words)), x.n_rows, row_words);
+    quantize_into(gpu, x, &codes, &rows, symmetric);
+    (codes, rows)
+}
+
+/// Returns the words of quantized rows: codes, then scales, then zero points.
+pub(crate) const fn coded_words(n_rows: usize, row_words: usize) -> usize {
+    n_rows * (row_words + 2)
+}
+
+/// Returns the codes and the scales in a buffer of [`coded_words`].
+pub(crate) fn parts_of(coded: &DeviceBuffer, n_rows: usize, row_words: usize) -> (CodeWords, RowScales) {
+    let n_bytes = 4 * n_rows * row_words;
+    let words = coded.part(0, n_bytes);
+    let [scales, zeros] = [0, 1].map(|at| coded.part(n_bytes + at * 4 * n_rows, 4 * n_rows));
+    (CodeWords { words, n_rows, row_words }, RowScales { scales, zeros })
+}
+
+/// Quantizes each row into existing codes and scales.
+pub(crate) fn quantize_into(gpu: &Gpu, x: &Floats, codes: &CodeWords, rows: &RowScales, symmetric: bool) {
+    let row_words = codes.row_words;
     if x.n_rows == 0 {
-        return (codes, rows);
+        return;
     }
     if x.n_cols <= NARROW {
         // SAFETY: one warp per row; `codes`, `scales` and `zeros` have as many rows.
@@ -57,9 +76,8 @@ pub(crate) fn quantize(gpu: &Gpu, x: &Floats, row_words: usize, symmetric: bool)
             );
         }
     } else {
-        quantize_parts(gpu, x, &codes, &rows, symmetric);
+        quantize_parts(gpu, x, codes, rows, symmetric);
     }
-    (codes, rows)
 }
 
 /// Returns the size of the vectors that rows consist of.

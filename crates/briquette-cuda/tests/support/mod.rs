@@ -25,6 +25,7 @@ pub(crate) mod emulator;
 pub(crate) mod registry;
 
 use briquette_cuda::ElemType;
+use briquette_cuda::attention::AttentionLayoutCompilationArg;
 use briquette_cuda::conv::ConvGeometryCompilationArg;
 use briquette_cuda::epilogue::OutputLayoutCompilationArg;
 use cubecl_core::ir::FloatKind;
@@ -83,5 +84,20 @@ pub(crate) const fn steps() -> ConvGeometryCompilationArg {
         left: (),
         dilation_y: (),
         dilation_x: (),
+    }
+}
+
+/// Returns the compilation argument of an attention's layout.
+pub(crate) const fn attention_layout() -> AttentionLayoutCompilationArg {
+    AttentionLayoutCompilationArg {
+        heads: (),
+        kept_heads: (),
+        length: (),
+        first: (),
+        n_keys: (),
+        image_stride: (),
+        head_stride: (),
+        token_stride: (),
+        window: (),
     }
 }

@@ -1,5 +1,7 @@
 //! All kernels, in the variants that are launched.
 
+use briquette_cuda::attention::{self, AttentionForm, attend_few};
+use briquette_cuda::attention_mma::{self, attend_mma};
 use briquette_cuda::conv::{depthwise, patches};
 use briquette_cuda::decode::{decode, lookup, lookup_bitmask};
 use briquette_cuda::epilogue::EpilogueFlags;
@@ -14,13 +16,15 @@ use cubecl_core::prelude::*;
 use cubecl_runtime::kernel::CubeKernel;
 
 use super::cuda::Gpu;
-use super::{steps, target};
+use super::{attention_layout, steps, target};
 
 /// The instruction that a kernel is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instruction {
     /// `mma.sync` for int8.
     Matrices,
+    /// `mma.sync` for TF32.
+    FloatMatrices,
     /// `wgmma` for int8, of compute capability 9.0 only.
     Warpgroups,
     /// `dp4a`.
@@ -64,6 +68,10 @@ pub(crate) fn kernels(gpu: Gpu) -> Vec<Listed> {
         }
         all.extend([4, 8].map(|bits| of.decode(bits, dtype)));
         all.extend([of.norm_rows(dtype), of.softmax_rows(dtype), of.rotate_rows(dtype)]);
+        let vectors = if dtype == F32 { &[8, 20, 32][..] } else { &[16] };
+        all.extend(vectors.iter().map(|&vectors| of.attend_mma(vectors, dtype)));
+        let rows = if dtype == F32 { &[1, 2, 4, 8][..] } else { &[1] };
+        all.extend(rows.iter().map(|&rows| of.attend_few(rows, dtype)));
         let finishes = if dtype == F32 { &[BIAS, ALL][..] } else { &[ALL] };
         for (&finish, tile) in
             finishes.iter().flat_map(|f| [MmaTile::LARGE, MmaTile::MEDIUM, MmaTile::SMALL].map(|t| (f, t)))
@@ -213,6 +221,24 @@ impl Forms {
         let new = softmax_rows::SoftmaxRows::new;
         let kernel = kernel!(self.gpu, block, new, [b b b], (), (), (), (), (), (), (), (), steps, dtype);
         plain(format!("softmax_rows {dtype}"), kernel)
+    }
+
+    fn attend_mma(self, vectors: usize, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_2d(32, attention_mma::WARPS as u32);
+        let steps = ScoreSteps { hides: true, is_causal: true, has_window: true, has_cap: true };
+        let form = AttentionForm { steps, vectors, rows: 16 };
+        let new = attend_mma::AttendMma::new;
+        let kernel = kernel!(self.gpu, block, new, [b b b b b], attention_layout(), (), (), form, dtype);
+        Listed { uses: Instruction::FloatMatrices, ..plain(format!("attend_mma {vectors} vectors {dtype}"), kernel) }
+    }
+
+    fn attend_few(self, rows: usize, dtype: ElemType) -> Listed {
+        let block = CubeDim::new_2d(32, attention::WARPS as u32);
+        let steps = ScoreSteps { hides: false, is_causal: true, has_window: true, has_cap: true };
+        let form = AttentionForm { steps, vectors: 32, rows };
+        let new = attend_few::AttendFew::new;
+        let kernel = kernel!(self.gpu, block, new, [b b b b b], attention_layout(), (), (), form, dtype);
+        plain(format!("attend_few {rows} rows {dtype}"), kernel)
     }
 
     fn rotate_rows(self, dtype: ElemType) -> Listed {

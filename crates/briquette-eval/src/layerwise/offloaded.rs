@@ -80,7 +80,8 @@ pub(crate) fn run_keeping_states(
         }
         (_, Input::Text { pooling, .. }) => match classes {
             Some(classes) => {
-                let found = rows(runner, weights, since, |_, network, state| Ok(network.classes_of(state.three())))?;
+                let found =
+                    rows(runner, weights, since, |_, network, state| Ok(network.classes_of(state.three(), None)))?;
                 Ok(RunOutputs::Rows(classes.of_rows(found)))
             }
             None => rows(runner, weights, since, |batch, network, state| {

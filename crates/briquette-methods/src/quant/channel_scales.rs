@@ -1,10 +1,12 @@
 //! Scales of channels between two layers: the layer before is divided by them, the layer after is multiplied.
 
+mod auto;
 mod awq;
 mod columns;
 mod equalize;
 mod smooth;
 
+pub use auto::{ChosenScales, auto};
 pub use awq::{AwqScales, N_EXPONENTS, awq, awq_scales};
 pub use columns::ScaledColumns;
 pub use equalize::equalize;

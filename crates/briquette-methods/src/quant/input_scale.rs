@@ -1,11 +1,12 @@
 //! Vectors that multiply a layer's inputs before they are rounded; the weights are divided by them.
 
+use crate::quant::unseen::fill_unseen;
 use briquette_core::InputStats;
 
 /// Steps of the largest input and weight in a code, for 8 bits with and without a zero point.
 const INPUT_STEPS: f64 = 255.0;
 const WEIGHT_STEPS: f64 = 127.0;
-/// The smallest magnitude of a column, as a share of the largest: a column without inputs would have no scale.
+/// The smallest magnitude of a column, as a share of the largest.
 const FLOOR: f64 = 1e-5;
 /// Exponents that are tried: multiples of 1/20.
 const N_EXPONENTS: usize = 20;
@@ -15,7 +16,8 @@ const N_EXPONENTS: usize = 20;
 /// `matrices` are rows of weights, `[outputs, inputs]` each. The exponent α, from 0 to 1, has the smallest expected error of the
 /// outputs if inputs have one 8-bit scale for all tokens and weights one scale a row:
 /// `Δ²/12 · Σ (w/s)² + Σ_n δ_n²/12 · Σ_k s_k² · mean(x_k²)`, with `Δ = 2 max(s·|x|) / 255` and `δ_n = max|w_n/s| / 127`.
-/// The vector is 1 throughout if no α has a smaller error than that.
+/// The vector is 1 throughout if no α has a smaller error than that. An input that was 0 throughout counts as the mean of the
+/// others, because other data may use it.
 ///
 /// Source: Xiao et al., "SmoothQuant", 2023, eq. 4; the search replaces its fixed α.
 ///
@@ -28,7 +30,9 @@ pub fn input_scale(matrices: &[&[f32]], stats: &InputStats) -> Vec<f32> {
         assert!(n_inputs > 0 && matrix.len().is_multiple_of(n_inputs), "whole rows of weights");
         matrix.chunks(n_inputs).for_each(|row| columns.add(row));
     }
-    let inputs = floored(stats.max.iter().map(|max| f64::from(*max)).collect());
+    let mut inputs: Vec<f64> = stats.max.iter().map(|max| f64::from(*max)).collect();
+    fill_unseen(&mut inputs);
+    let inputs = floored(inputs);
     let weights = floored(columns.max.clone());
     let of_exponent = |alpha: f64| -> Vec<f64> {
         inputs.iter().zip(&weights).map(|(x, w)| w.powf(1.0 - alpha) / x.powf(alpha)).collect()
@@ -122,6 +126,16 @@ mod tests {
         assert!(scale[3] < scale[0] / 4.0, "{scale:?}");
         let [before, after] = [vec![1.0; n], scale].map(|scale| worst_error(&inputs, &weights, &scale));
         assert!(after < before / 2.0, "{before} {after}");
+    }
+
+    #[test]
+    fn an_input_that_was_never_used_has_an_ordinary_scale() {
+        let n = 16;
+        let max: Vec<f32> = (0..n).map(|at| if at == 3 { 100.0 } else { 1.0 }).collect();
+        let unseen: Vec<f32> = max.iter().enumerate().map(|(at, max)| if at == 7 { 0.0 } else { *max }).collect();
+        let weights: Vec<f32> = (0..4 * n).map(|at| ((at * 11) % 17) as f32 / 17.0 - 0.4).collect();
+        let [seen, unseen] = [max, unseen].map(|max| input_scale(&[&weights], &stats(&max)));
+        assert!((unseen[7] / seen[7]).ln().abs() < 2.0, "{} {}", unseen[7], seen[7]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::steps::AttentionCall;
 use crate::attention::{
-    attend_by_rows, attend_causally, attend_to_kept, attend_to_source, attend_to_tokens, has_few_scores, merge_heads,
+    attend_by_rows, attend_causally, attend_to_kept, attend_to_source, attend_to_tokens, merge_heads, runs_by_rows,
     split_heads,
 };
 use crate::cache::KeyValues;
@@ -103,7 +103,7 @@ pub(super) fn attend(
     }
     let length = q.dims()[1];
     let holds = holds_scores(settings, call.width, bias.is_some(), length);
-    if fused::on_gpu(&q) && bias.is_none() && (holds || has_few_scores(&q, heads, k.dims()[1])) {
+    if bias.is_none() && (runs_by_rows(&q, heads, k.dims()[1]) || (holds && fused::on_gpu(&q))) {
         return attend_on_gpu([q, k, v], call, tokens.padding.clone());
     }
     if holds {
@@ -116,7 +116,7 @@ pub(super) fn attend(
     attend_to_tokens([q, k, v], heads, padding, dropout)
 }
 
-/// Computes attention without a bias by a softmax of rows, under every other mask of the settings.
+/// Computes attention without a bias, under every other mask of the settings.
 fn attend_on_gpu([q, k, v]: [Tensor<3>; 3], call: &AttentionCall, padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
     let settings = &call.settings;
     let rows = ScoreRows {
@@ -126,8 +126,8 @@ fn attend_on_gpu([q, k, v]: [Tensor<3>; 3], call: &AttentionCall, padding: Optio
         first: 0,
         length: q.dims()[1],
     };
-    let kept = [k, v].map(|x| split_heads(x, settings.kv_heads));
-    attend_by_rows(q, settings.heads, kept, None, padding.filter(|_| !settings.causal), rows)
+    let hidden = padding.filter(|_| !settings.causal);
+    attend_by_rows(q, [settings.heads, settings.kv_heads], [k, v], hidden, rows)
 }
 
 /// Returns whether all scores of an attention are in memory. Kernels compute usual scores in tiles.

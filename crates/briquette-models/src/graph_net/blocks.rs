@@ -41,9 +41,24 @@ impl GraphNet {
     /// # Panics
     /// If the network is not an encoder.
     pub fn encode(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>) -> Tensor<3> {
+        self.encode_segments(tokens, padding, None)
+    }
+
+    /// Like [`encode`](Self::encode), with the segment of each token `[batch, length]`; without segments, all are the first.
+    ///
+    /// # Panics
+    /// If the network is not an encoder.
+    pub fn encode_segments(
+        &self,
+        tokens: Tensor<2, Int>,
+        padding: Tensor<2, Bool>,
+        segments: Option<Tensor<2, Int>>,
+    ) -> Tensor<3> {
         in_parts(&tokens.device(), tokens.dims(), |its| {
-            let (tokens, padding) = (tokens.clone().slice_dim(0, its.clone()), padding.clone().slice_dim(0, its));
-            self.run(&RunInputs::padded(tokens, padding), &[self.outline.states]).remove(0).three()
+            let of_part = |x: &Tensor<2, Int>| x.clone().slice_dim(0, its.clone());
+            let inputs = RunInputs::padded(of_part(&tokens), padding.clone().slice_dim(0, its.clone()));
+            let inputs = segments.iter().fold(inputs, |inputs, segments| inputs.with_types(of_part(segments)));
+            self.run(&inputs, &[self.outline.states]).remove(0).three()
         })
     }
 
@@ -83,15 +98,20 @@ impl GraphNet {
         })
     }
 
-    /// Maps the last hidden states of texts without padding to the logits of [`classify_text`](Self::classify_text).
+    /// Maps the last hidden states of texts, and their padding if they have any, to the logits of
+    /// [`classify_text`](Self::classify_text).
     ///
     /// # Panics
     /// If the network has no layer of classes.
-    pub fn classes_of(&self, states: Tensor<3>) -> Tensor<3> {
-        let logits =
-            by_row(self.run_between([self.outline.states, self.outline.output], states.into(), RunTokens::default()));
+    pub fn classes_of(&self, states: Tensor<3>, padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
+        let tokens = RunTokens::new(padding.clone(), Vec::new());
+        let logits = by_row(self.run_between([self.outline.states, self.outline.output], states.into(), tokens));
         let n_rows = logits.dims()[1];
-        if self.outline.classes_of_last_token { logits.narrow(1, n_rows - 1, 1) } else { logits }
+        match (self.outline.classes_of_last_token, padding) {
+            (false, _) => logits,
+            (true, Some(padding)) => last_token(logits, padding).unsqueeze_dim(1),
+            (true, None) => logits.narrow(1, n_rows - 1, 1),
+        }
     }
 
     /// Maps tokens `[batch, length]` to logits of the next tokens `[batch, length, vocabulary]`.

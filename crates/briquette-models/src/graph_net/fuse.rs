@@ -4,6 +4,7 @@
 //! |---|---|
 //! | query, key and value layers of one input, then bidirectional attention | [`GraphCall::SelfAttention`] |
 //! | linear, function, linear | [`GraphCall::FeedForward`] |
+//! | other linear layers of one input | [`GraphCall::Linears`] |
 //! | sum of two values, layer norm | [`GraphCall::AddNorm`] |
 //! | convolution, batch norm, and possibly ReLU, or a sum with a shortcut and ReLU | [`GraphCall::ConvNorm`] |
 //!
@@ -32,7 +33,31 @@ pub(super) fn fused(steps: Vec<GraphStep>, wanted: &[ValueId]) -> Vec<GraphStep>
             fusing.steps[last] = Some(fused);
         }
     }
-    fusing.steps.into_iter().flatten().collect()
+    with_joined_layers(fusing.steps.into_iter().flatten().collect())
+}
+
+/// Joins linear layers of one input, at the place of the first.
+fn with_joined_layers(steps: Vec<GraphStep>) -> Vec<GraphStep> {
+    let mut joined: Vec<GraphStep> = Vec::with_capacity(steps.len());
+    let mut first_of = BTreeMap::new();
+    for step in steps {
+        let GraphCall::Linear(layer) = step.call else {
+            joined.push(step);
+            continue;
+        };
+        let input = step.inputs.first().and_then(value_of).filter(|_| step.inputs.len() == 1 && !step.drops);
+        let first = input.map(|input| *first_of.entry(input).or_insert(joined.len()));
+        match first.and_then(|first| joined.get_mut(first)) {
+            Some(first) => {
+                let mut layers = first.call.layers();
+                layers.push(layer);
+                first.call = GraphCall::Linears(layers);
+                first.outputs.extend(step.outputs);
+            }
+            None => joined.push(step),
+        }
+    }
+    joined
 }
 
 /// A fused step, and the indices of the steps that it replaces beside the last.

@@ -13,7 +13,7 @@ use super::recurrent::recurrent;
 use super::slots::{SlotInput, StepSlots};
 use super::steps::{AfterNorm, AttentionCall, ExpertsCall, GraphCall, GraphStep};
 use super::value::{AnyTensor, BinaryFunction, ValueObserver, with_tensor};
-use crate::layers::{Linear, Then, feed_forward, normed, self_attention};
+use crate::layers::{Linear, Then, feed_forward, linears, normed, self_attention};
 use briquette_core::Result;
 use briquette_graph::ValueId;
 use briquette_graph::op::{ElementFunction, Primitive};
@@ -154,6 +154,7 @@ impl<'a> GraphRun<'a> {
             GraphCall::Primitive(Primitive::Split { axis, sizes }) => split(&inputs.remove(0), *axis, sizes),
             GraphCall::Primitive(Primitive::Recurrent(layer)) => recurrent(layer, inputs),
             GraphCall::SplitHeads { heads, parts } => split_heads(inputs.remove(0).three(), *heads, *parts),
+            GraphCall::Linears(layers) => self.linears(layers, inputs.remove(0)),
             call => vec![self.call(call, inputs)],
         };
         match step.drops {
@@ -212,6 +213,7 @@ impl<'a> GraphRun<'a> {
             | GraphCall::Function(_)
             | GraphCall::Primitive(_)
             | GraphCall::Functional(_)
+            | GraphCall::Linears(_)
             | GraphCall::PrependTokens => unreachable!("above"),
             GraphCall::SplitHeads { .. } => unreachable!("has several outputs"),
         }
@@ -335,8 +337,13 @@ impl<'a> GraphRun<'a> {
         {
             return attended.into();
         }
-        let qkv = layers.map(|layer| layer.forward(x.clone()));
+        let qkv = linears(&x, &layers).try_into().expect("an output for each layer");
         attend(qkv, None, call, &mut self.tokens, &self.dropout.attention).into()
+    }
+
+    fn linears(&self, layers: &[usize], x: AnyTensor) -> Vec<AnyTensor> {
+        let layers: Vec<&Linear> = layers.iter().map(|layer| self.linear_layer(*layer)).collect();
+        with_tensor!(x, x => linears(&x, &layers).into_iter().map(AnyTensor::from).collect())
     }
 
     fn feed_forward(&self, layers: [usize; 2], function: ElementFunction, x: AnyTensor) -> AnyTensor {

@@ -17,6 +17,8 @@ pub(super) enum StepInput {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum GraphCall {
     Linear(usize),
+    /// Linear layers of one input, with an output each.
+    Linears(Vec<usize>),
     /// An embedding table as the head, and the layer of its bias.
     Head(usize, Option<usize>),
     Embedding(usize),
@@ -77,6 +79,7 @@ impl GraphCall {
             Self::Experts(experts) => experts.matrices.iter().flatten().copied().collect(),
             Self::SelfAttention(layers, _) => layers.to_vec(),
             Self::FeedForward(layers, _) => layers.to_vec(),
+            Self::Linears(layers) => layers.clone(),
             Self::ConvNorm { conv, norm, .. } => vec![*conv, *norm],
             _ => Vec::new(),
         }
@@ -87,6 +90,7 @@ impl GraphCall {
         matches!(
             self,
             Self::Linear(_)
+                | Self::Linears(_)
                 | Self::FeedForward(..)
                 | Self::SelfAttention(..)
                 | Self::Conv(_)
@@ -98,7 +102,7 @@ impl GraphCall {
     /// Returns the step's name, as reports print it.
     pub(super) fn name(&self) -> &str {
         match self {
-            Self::Linear(_) => "linear",
+            Self::Linear(_) | Self::Linears(_) => "linear",
             Self::Head(..) => "tied head",
             Self::Embedding(_) => "embedding",
             Self::LayerNorm(_) => "layer norm",

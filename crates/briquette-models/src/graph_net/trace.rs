@@ -1,7 +1,7 @@
 //! Hidden states and attention probabilities of every block, for distillation.
 
 use super::{AnyTensor, GraphNet, RunInputs};
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::Tensor;
 
 /// Intermediate results of each block for a batch.
 #[derive(Debug, Clone, Default)]
@@ -22,11 +22,11 @@ impl GraphNet {
     ///
     /// # Panics
     /// If the graph has no blocks, or a token exceeds the vocabulary.
-    pub fn trace(&self, tokens: Tensor<2, Int>, padding: Tensor<2, Bool>, has_attention: bool) -> NetworkTrace {
-        let (states, inputs) = (self.hidden_states(), RunInputs::padded(tokens, padding));
+    pub fn trace(&self, inputs: &RunInputs, has_attention: bool) -> NetworkTrace {
+        let states = self.hidden_states();
         let (hidden, taps) = match has_attention {
-            true => self.run_tapping(&inputs, &states),
-            false => (self.run(&inputs, &states), Vec::new()),
+            true => self.run_tapping(inputs, &states),
+            false => (self.run(inputs, &states), Vec::new()),
         };
         let (attention, values) = taps.into_iter().map(|tap| (tap.probabilities, tap.values)).unzip();
         NetworkTrace { hidden: hidden.into_iter().map(AnyTensor::three).collect(), attention, values }

@@ -1,6 +1,7 @@
 //! Fused blocks of linear layers that run on codes.
 
 use super::Linear;
+use crate::module::show;
 use crate::packed::kept_on;
 use crate::packed_weights::PackedWeights;
 use briquette_ops::compressed::{self, CodedLinear, FeedForwardActivation};
@@ -8,12 +9,26 @@ use burn::module::Param;
 use burn::tensor::{Bool, Tensor};
 
 /// Returns the codes of a layer on the device of `x`; `None` for floats and low-rank layers.
-fn coded(layer: &Linear, x: &Tensor<3>) -> Option<CodedLinear> {
+fn coded<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<CodedLinear> {
     match kept_on(&layer.weight, &x.device()) {
         Some(PackedWeights::Linear(weights)) if layer.down.is_none() => {
             Some(CodedLinear { weights, bias: layer.bias.as_ref().map(Param::val) })
         }
         _ => None,
+    }
+}
+
+/// Computes several layers of one input, `[.., d_input]`. A GPU quantizes the input of int8 layers once.
+///
+/// # Panics
+/// If the last dimension is not the number of inputs of each layer.
+pub fn linears<const D: usize>(x: &Tensor<D>, layers: &[&Linear]) -> Vec<Tensor<D>> {
+    match layers.iter().map(|layer| coded(layer, x)).collect::<Option<Vec<_>>>() {
+        Some(coded) => {
+            layers.iter().for_each(|layer| show(&layer.weight, x));
+            compressed::linears(x.clone(), &coded)
+        }
+        None => layers.iter().map(|layer| layer.forward(x.clone())).collect(),
     }
 }
 

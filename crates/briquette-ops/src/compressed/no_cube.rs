@@ -1,7 +1,9 @@
 //! Replaces the CUDA module in builds without CUDA: no device is a CUDA device.
 
 use super::host_or_cuda::WeightInfo;
-use burn::tensor::Device;
+use super::int8_blocks::CodedLinear;
+use briquette_cpu::ActivationGrid;
+use burn::tensor::{Device, Tensor};
 use std::convert::Infallible;
 pub(super) use std::convert::{Infallible as CudaLinear, Infallible as CudaConv2d, Infallible as CudaTable};
 
@@ -37,4 +39,8 @@ pub(super) const fn conv2d(_: &Device, _: &[i8], _: &[f32], _: [usize; 4], _: bo
 
 pub(super) const fn table(_: &Device, _: &[i8], _: &[f32], _: [usize; 2], _: bool) -> Option<CudaTable> {
     None
+}
+
+pub(super) fn linears<const D: usize>(_: Tensor<D>, _: &[CodedLinear], _: ActivationGrid) -> Vec<Tensor<D>> {
+    unreachable!("no weights are on a GPU")
 }

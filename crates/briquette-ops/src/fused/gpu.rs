@@ -1,6 +1,6 @@
 //! Operations on rows of floats, for tensors on a GPU.
 
-use crate::fused::ops::ScoreRows;
+use crate::fused::ops::{KeptHeads, ScoreRows};
 use crate::fused::rows;
 use burn::tensor::{Bool, Tensor};
 
@@ -22,6 +22,28 @@ pub(super) fn norms<const D: usize>(x: &Tensor<D>) -> bool {
 /// If [`on_gpu`] returns false.
 pub fn softmax(scores: Tensor<4>, hidden: Option<Tensor<2, Bool>>, of: ScoreRows) -> Tensor<4> {
     rows::softmax(scores, hidden, of)
+}
+
+/// Returns whether [`attend`] supports queries of this type and place, with heads of this width.
+pub fn attends<const D: usize>(q: &Tensor<D>, width: usize) -> bool {
+    rows::attends(q, width)
+}
+
+/// Computes attention of queries `[batch, length, heads · width]`; scores are never in memory.
+///
+/// Keys and values are `[batch, keys, heads · width]`, or `[batch, heads, capacity, width]` with at least
+/// [`KeptHeads::n_keys`] keys. No query sees the keys where `hidden` `[batch, keys]` is true.
+///
+/// # Panics
+/// If [`attends`] returns false, or shapes disagree.
+pub fn attend<const D: usize>(
+    q: Tensor<3>,
+    kept: [Tensor<D>; 2],
+    hidden: Option<Tensor<2, Bool>>,
+    of: ScoreRows,
+    heads: KeptHeads,
+) -> Tensor<3> {
+    rows::attend(q, kept, hidden, of, heads)
 }
 
 /// Rotates the heads of `[batch, tokens, heads * width]` by sines and cosines `[positions, width / 2]`.

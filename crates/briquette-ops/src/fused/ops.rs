@@ -44,6 +44,17 @@ pub struct ScoreRows {
     pub length: usize,
 }
 
+/// The heads of an attention to keys and values.
+#[derive(Debug, Clone, Copy)]
+pub struct KeptHeads {
+    /// Heads of queries.
+    pub n: usize,
+    /// Heads of keys and values.
+    pub kept: usize,
+    /// Number of keys.
+    pub n_keys: usize,
+}
+
 /// Operations that a backend computes in one pass over memory.
 #[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
 pub trait FusedOps: Backend {

@@ -1,8 +1,8 @@
-//! CUDA devices, with kernels for whole rows: norms, softmax of scores, rotary positions.
+//! CUDA devices, with kernels for whole rows: norms, softmax of scores, attention, rotary positions.
 
-use crate::cube_tensor::{Like, floats, vector};
-use crate::fused::ops::{RowNorm, ScoreRows};
-use briquette_cuda::{Gpu, NormWeights, ScoreMask, normed, rotated, softmax_of};
+use crate::cube_tensor::{Like, floats, gpu_of, vector};
+use crate::fused::ops::{KeptHeads, RowNorm, ScoreRows};
+use briquette_cuda::{DeviceHeads, Gpu, NormWeights, ScoreMask, attended, normed, rotated, softmax_of};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, CubeDevice, Dispatch, DispatchDevice, backend_extension};
 use burn::tensor::{Bool, DType, Tensor};
@@ -27,6 +27,18 @@ pub trait RowOps: Backend {
         scores: FloatTensor<Self>,
         hidden: FloatTensor<Self>,
         of: ScoreRows,
+        hides: bool,
+    ) -> FloatTensor<Self>;
+
+    /// Computes attention, hiding keys where `hidden` is 1.
+    #[fusion(dtype = q, shape = q)]
+    fn attend_rows(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        hidden: FloatTensor<Self>,
+        of: ScoreRows,
+        heads: KeptHeads,
         hides: bool,
     ) -> FloatTensor<Self>;
 
@@ -65,18 +77,35 @@ impl RowOps for CubeBackend {
     ) -> FloatTensor<Self> {
         let (gpu, like, shape) = (Gpu::new(scores.client.clone()), Like(scores.clone()), scores.meta.shape().clone());
         let n_cols = shape[shape.num_dims() - 1];
-        let image_rows = (1..shape.num_dims() - 1).map(|axis| shape[axis]).product();
-        let mask = ScoreMask {
-            scale: of.scale,
-            cap: of.rule.soft_cap,
-            is_causal: of.is_causal,
-            window: of.rule.window,
-            first: of.first,
-            length: of.length,
-            image_rows,
-        };
+        let mask = mask_of(&of, (1..shape.num_dims() - 1).map(|axis| shape[axis]).product());
         let (scores, hidden) = (floats(scores, n_cols), hides.then(|| floats(hidden, n_cols)));
         like.tensor(softmax_of(&gpu, &scores, hidden.as_ref(), &mask), shape)
+    }
+
+    fn attend_rows(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        hidden: FloatTensor<Self>,
+        of: ScoreRows,
+        heads: KeptHeads,
+        hides: bool,
+    ) -> FloatTensor<Self> {
+        let (gpu, like, shape) = (Gpu::new(q.client.clone()), Like(q.clone()), q.meta.shape().clone());
+        let kept = k.meta.shape().clone();
+        let by_head = kept.num_dims() == 4;
+        let heads = DeviceHeads {
+            images: shape[0],
+            n: heads.n,
+            kept: heads.kept,
+            width: shape[2] / heads.n,
+            n_keys: heads.n_keys,
+            capacity: by_head.then(|| kept[2]),
+        };
+        let [q, k, v] = [(q, shape[2]), (k, heads.width), (v, heads.width)].map(|(x, n_cols)| floats(x, n_cols));
+        let hidden = hides.then(|| floats(hidden, heads.n_keys));
+        let y = attended(&gpu, &q, [&k, &v], hidden.as_ref(), &heads, &mask_of(&of, heads.n * of.length));
+        like.tensor(y, shape)
     }
 
     fn rotate_rows(
@@ -89,6 +118,19 @@ impl RowOps for CubeBackend {
         let x = floats(x, shape[shape.num_dims() - 1]);
         let [sin, cos] = [sin, cos].map(|table| vector(table, true).expect("a table is given"));
         like.tensor(rotated(&gpu, &x, [&sin, &cos], n_heads), shape)
+    }
+}
+
+/// Returns the mask of scores, with `image_rows` queries of all heads of an image.
+const fn mask_of(of: &ScoreRows, image_rows: usize) -> ScoreMask {
+    ScoreMask {
+        scale: of.scale,
+        cap: of.rule.soft_cap,
+        is_causal: of.is_causal,
+        window: of.rule.window,
+        first: of.first,
+        length: of.length,
+        image_rows,
     }
 }
 
@@ -118,6 +160,25 @@ pub(super) fn softmax(scores: Tensor<4>, hidden: Option<Tensor<2, Bool>>, of: Sc
     let (hides, scores) = (hidden.is_some(), scores.into_dispatch());
     let hidden = hidden.map_or_else(|| scores.clone(), |hidden| hidden.float().cast(dtype).into_dispatch());
     Tensor::from_dispatch(<Dispatch as RowOps>::softmax_rows(scores, hidden, of, hides))
+}
+
+/// Returns whether the device of this tensor has a kernel for heads of this width.
+pub(super) fn attends<const D: usize>(q: &Tensor<D>, width: usize) -> bool {
+    on_gpu(q) && gpu_of(&q.device()).is_some_and(|gpu| DeviceHeads::fit(&gpu, width))
+}
+
+pub(super) fn attend<const D: usize>(
+    q: Tensor<3>,
+    kept: [Tensor<D>; 2],
+    hidden: Option<Tensor<2, Bool>>,
+    of: ScoreRows,
+    heads: KeptHeads,
+) -> Tensor<3> {
+    let dtype = q.dtype();
+    let (hides, q) = (hidden.is_some(), q.into_dispatch());
+    let hidden = hidden.map_or_else(|| q.clone(), |hidden| hidden.float().cast(dtype).into_dispatch());
+    let [k, v] = kept.map(|kept| kept.cast(dtype).into_dispatch());
+    Tensor::from_dispatch(<Dispatch as RowOps>::attend_rows(q, k, v, hidden, of, heads, hides))
 }
 
 pub(super) fn rotate(x: Tensor<3>, [sin, cos]: [Tensor<2>; 2], n_heads: usize) -> Tensor<3> {

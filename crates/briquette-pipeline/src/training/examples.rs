@@ -1,13 +1,13 @@
 //! The data of a training, read once and stored on the host.
 
-use crate::training::learner::Inputs;
+use crate::training::learner::{Inputs, TextBatch, text_classes};
 use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, Result};
 use briquette_distill::{TrainingBatch, TrainingData};
 use briquette_methods::prune::score;
 use briquette_models::batches::stacked;
-use briquette_models::data::{Data, DataSpec, Images, Split};
-use briquette_models::text::{Tokens, padded};
+use briquette_models::data::{Data, DataSpec, Images, Sentences, Split};
+use briquette_models::text::{Tokens, padded, segments};
 use briquette_models::{Input, LoadedModel};
 use briquette_recipe::raw::RawData;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -18,7 +18,10 @@ const SECOND_STREAM: u64 = 0x6c61_6265_6c73;
 /// The items of a training.
 #[derive(Debug)]
 pub(crate) enum Examples {
-    Texts(Vec<Tokens>),
+    Texts {
+        tokens: Vec<Tokens>,
+        labels: Option<Vec<usize>>,
+    },
     /// Running text, cut into pieces of equal length.
     Windows(Vec<Vec<u32>>),
     Images {
@@ -61,8 +64,8 @@ impl Examples {
             (Data::Sentences(sentences), Input::Text { .. }) => {
                 let tokenizer = model.tokenizer()?;
                 let items = sentences.items(model.input.reads_pairs());
-                let tokens = items.iter().map(|item| tokenizer.encode_item(item));
-                Ok(Self::Texts(tokens.collect::<Result<_>>()?))
+                let tokens = items.iter().map(|item| tokenizer.encode_item(item)).collect::<Result<_>>()?;
+                Ok(Self::Texts { tokens, labels: labels_of(&sentences, model)?.filter(|all| all.len() == items.len()) })
             }
             (Data::Document(text), Input::Text { .. }) => {
                 let tokenizer = model.tokenizer()?;
@@ -91,7 +94,10 @@ impl Examples {
     fn cut(&mut self, share: f64) {
         let n = ((self.len() as f64 * share).round() as usize).max(1);
         match self {
-            Self::Texts(tokens) => tokens.truncate(n),
+            Self::Texts { tokens, labels } => {
+                tokens.truncate(n);
+                labels.iter_mut().for_each(|labels| labels.truncate(n));
+            }
             Self::Windows(tokens) => tokens.truncate(n),
             Self::Images { pixels, labels, .. } => {
                 pixels.truncate(n);
@@ -114,7 +120,9 @@ impl Examples {
 
     /// Replaces a share of the labels with random classes, which may be the correct ones.
     fn add_noise(&mut self, share: f64, n_classes: usize, seed: u64) {
-        let Self::Images { labels: Some(labels), .. } = self else { return };
+        let (Self::Images { labels: Some(labels), .. } | Self::Texts { labels: Some(labels), .. }) = self else {
+            return;
+        };
         let (mut is_drawn, mut drawn) = (vec![0.0; labels.len()], vec![0.0; labels.len()]);
         score::random(seed, 0, &mut is_drawn);
         score::random(seed ^ SECOND_STREAM, 0, &mut drawn);
@@ -135,6 +143,21 @@ impl Examples {
     }
 }
 
+/// Returns the classes of texts, if the data has them and the model classifies whole texts.
+fn labels_of(sentences: &Sentences, model: &LoadedModel) -> Result<Option<Vec<usize>>> {
+    let Input::Text { label_names, .. } = &model.input else { return Ok(None) };
+    match text_classes(&model.network).filter(|_| !model.network.classifies_tokens()) {
+        Some(n_classes) => sentences.classes(label_names, n_classes),
+        None => Ok(None),
+    }
+}
+
+/// Returns the labels of these rows.
+fn chosen(labels: Option<&[usize]>, rows: &[usize], device: &Device) -> Option<Tensor<1, Int>> {
+    let labels: Vec<i64> = rows.iter().map(|&row| Some(labels?[row] as i64)).collect::<Option<_>>()?;
+    Some(Tensor::from_data(TensorData::new(labels, [rows.len()]), device))
+}
+
 /// Returns running text in pieces of `length` tokens, without the remainder. A shorter text is one piece.
 fn windows(tokens: &[u32], length: usize) -> Result<Vec<Vec<u32>>> {
     let length = length.min(tokens.len());
@@ -149,7 +172,7 @@ impl TrainingData for Examples {
 
     fn len(&self) -> usize {
         match self {
-            Self::Texts(tokens) => tokens.len(),
+            Self::Texts { tokens, .. } => tokens.len(),
             Self::Windows(tokens) => tokens.len(),
             Self::Images { pixels, .. } => pixels.len(),
         }
@@ -157,10 +180,12 @@ impl TrainingData for Examples {
 
     fn batch(&self, rows: &[usize], device: &Device) -> Result<TrainingBatch<Inputs>> {
         let (input, labels) = match self {
-            Self::Texts(tokens) => {
-                let tokens: Vec<Tokens> = rows.iter().map(|&row| tokens[row].clone()).collect();
-                let (tokens, padding) = padded(&tokens, device);
-                (Inputs::Text(tokens, padding), None)
+            Self::Texts { tokens, labels } => {
+                let texts: Vec<Tokens> = rows.iter().map(|&row| tokens[row].clone()).collect();
+                let (tokens, padding) = padded(&texts, device);
+                let second: Vec<_> = texts.iter().map(Tokens::second).collect();
+                let segments = segments(&second, tokens.dims()[1], device);
+                (Inputs::Text(TextBatch { tokens, padding, segments }), chosen(labels.as_deref(), rows, device))
             }
             Self::Windows(tokens) => {
                 let length = tokens[0].len();
@@ -171,11 +196,7 @@ impl TrainingData for Examples {
             }
             Self::Images { pixels, extents, labels } => {
                 let pixels: Vec<Vec<f32>> = rows.iter().map(|&row| pixels[row].clone()).collect();
-                let labels = labels.as_ref().map(|labels| {
-                    let labels: Vec<i64> = rows.iter().map(|&row| labels[row] as i64).collect();
-                    Tensor::<1, Int>::from_data(TensorData::new(labels, [rows.len()]), device)
-                });
-                (Inputs::Images(stacked(&pixels, *extents, device)), labels)
+                (Inputs::Images(stacked(&pixels, *extents, device)), chosen(labels.as_deref(), rows, device))
             }
         };
         Ok(TrainingBatch { rows: rows.to_vec(), input, labels })
@@ -183,7 +204,7 @@ impl TrainingData for Examples {
 
     fn cost(&self, row: usize) -> usize {
         match self {
-            Self::Texts(tokens) => tokens[row].len(),
+            Self::Texts { tokens, .. } => tokens[row].len(),
             Self::Windows(_) | Self::Images { .. } => 0,
         }
     }

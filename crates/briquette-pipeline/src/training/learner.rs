@@ -35,14 +35,31 @@ pub(crate) struct Learner {
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "one a batch, on its way to the network")]
 pub(crate) enum Inputs {
-    /// Tokens and their padding mask, `[batch, length]`.
-    Text(Tensor<2, Int>, Tensor<2, Bool>),
+    /// Texts, or pairs of texts.
+    Text(TextBatch),
     /// Tokens of running text, `[batch, length]`.
     ///
     /// The inputs are all but the last token of each row. The targets are those after the first `n_given`.
     Windows { tokens: Tensor<2, Int>, n_given: usize },
     /// Images, `[batch, channels, height, width]`.
     Images(Tensor<4>),
+}
+
+/// Tokens of texts, `[batch, length]`.
+#[derive(Debug, Clone)]
+pub(crate) struct TextBatch {
+    pub(crate) tokens: Tensor<2, Int>,
+    /// True at padding tokens.
+    pub(crate) padding: Tensor<2, Bool>,
+    /// The segment of each token, if texts have a second one.
+    pub(crate) segments: Option<Tensor<2, Int>>,
+}
+
+impl TextBatch {
+    fn inputs(&self) -> RunInputs {
+        let inputs = RunInputs::padded(self.tokens.clone(), self.padding.clone());
+        self.segments.iter().fold(inputs, |inputs, segments| inputs.with_types(segments.clone()))
+    }
 }
 
 impl Learner {
@@ -71,16 +88,27 @@ impl Learner {
         Self { pixels, ..self }
     }
 
-    fn of_text(&self, tokens: &Tensor<2, Int>, padding: &Tensor<2, Bool>, wanted: Wanted) -> Outputs {
-        let (tokens, padding) = (tokens.clone(), padding.clone());
+    fn of_text(&self, batch: &TextBatch, wanted: Wanted) -> Outputs {
+        let padding = batch.padding.clone();
         if wanted.is_end_only() {
-            return self.embedded(vec![self.network.encode(tokens, padding.clone())], padding, wanted);
+            let states = self.network.encode_segments(batch.tokens.clone(), padding.clone(), batch.segments.clone());
+            return self.embedded(vec![states], padding, wanted);
         }
         let NetworkTrace { hidden, attention, values } =
-            self.network.trace(tokens, padding.clone(), wanted.attention || wanted.values);
+            self.network.trace(&batch.inputs(), wanted.attention || wanted.values);
         let attention = if wanted.attention { attention } else { Vec::new() };
         let values = if wanted.values { values } else { Vec::new() };
         Outputs { attention, values, ..self.embedded(hidden, padding, wanted) }
+    }
+
+    /// Returns the logits of a text classifier, a row for each text or for each token that is not padding.
+    fn classes(&self, states: Tensor<3>, padding: &Tensor<2, Bool>) -> Option<Tensor<2>> {
+        text_classes(&self.network)?;
+        let logits = self.network.classes_of(states, Some(padding.clone())).cast(FloatDType::F32).flatten::<2>(0, 1);
+        Some(match self.network.classifies_tokens() {
+            false => logits,
+            true => logits.select(0, padding.clone().bool_not().flatten::<1>(0, 1).argwhere().squeeze_dim::<1>(1)),
+        })
     }
 
     /// Returns the outputs of an encoder from its hidden states. At least the last one must be present.
@@ -94,12 +122,18 @@ impl Learner {
             })
         };
         Outputs {
+            logits: hidden.last().and_then(|last| self.classes(last.clone(), &padding)),
             embedding: self.pooling.as_ref().and_then(embed),
             hidden: if wanted.hidden { hidden } else { Vec::new() },
             padding: Some(padding),
             ..Outputs::default()
         }
     }
+}
+
+/// Returns the number of classes of a text classifier; `None` for other networks, and for a single score.
+pub(crate) fn text_classes(network: &GraphNet) -> Option<usize> {
+    (network.classifies_text() && network.output_width() > 1).then(|| network.output_width())
 }
 
 /// Returns all tokens of each window except the last: the inputs of next-token prediction.
@@ -120,7 +154,7 @@ fn of_windows(network: &GraphNet, tokens: &Tensor<2, Int>, n_given: usize, wante
         return next_token_outputs(scores, Vec::new());
     }
     let padding = no_padding(&tokens);
-    let hidden = network.trace(tokens, padding, false).hidden;
+    let hidden = network.trace(&RunInputs::padded(tokens, padding), false).hidden;
     next_token_outputs(scores_of(network, hidden[hidden.len() - 1].clone(), n_given), hidden)
 }
 
@@ -148,18 +182,16 @@ impl Layered for Learner {
     }
 
     fn enter(&self, input: &Inputs) -> Tensor<3> {
-        let (tokens, padding) = tokens_of(input);
-        self.network.enter(&RunInputs::padded(tokens, padding)).hidden()
+        self.network.enter(&run_inputs(input)).hidden()
     }
 
     fn layer(&self, index: usize, state: Tensor<3>, input: &Inputs) -> Tensor<3> {
-        let (tokens, padding) = tokens_of(input);
-        self.network.block(index, state.into(), &RunInputs::padded(tokens, padding)).hidden()
+        self.network.block(index, state.into(), &run_inputs(input)).hidden()
     }
 
     fn leave(&self, states: Vec<Tensor<3>>, input: &Inputs, wanted: Wanted) -> Outputs {
         match input {
-            Inputs::Text(_, padding) => self.embedded(states, padding.clone(), wanted),
+            Inputs::Text(batch) => self.embedded(states, batch.padding.clone(), wanted),
             Inputs::Windows { n_given, .. } => {
                 let scores = scores_of(&self.network, states[states.len() - 1].clone(), *n_given);
                 next_token_outputs(scores, if wanted.hidden { states } else { Vec::new() })
@@ -169,14 +201,14 @@ impl Layered for Learner {
     }
 }
 
-/// Returns the tokens that the first layer sees, and their padding.
-fn tokens_of(input: &Inputs) -> (Tensor<2, Int>, Tensor<2, Bool>) {
+/// Returns what the first layer sees.
+fn run_inputs(input: &Inputs) -> RunInputs {
     match input {
-        Inputs::Text(tokens, padding) => (tokens.clone(), padding.clone()),
+        Inputs::Text(batch) => batch.inputs(),
         Inputs::Windows { tokens, .. } => {
             let tokens = inputs_of(tokens);
             let padding = no_padding(&tokens);
-            (tokens, padding)
+            RunInputs::padded(tokens, padding)
         }
         Inputs::Images(_) => panic!("not a network of layers"),
     }
@@ -187,7 +219,7 @@ impl Traced for Learner {
 
     fn outputs(&self, input: &Inputs, wanted: Wanted) -> Outputs {
         match input {
-            Inputs::Text(tokens, padding) => self.of_text(tokens, padding, wanted),
+            Inputs::Text(batch) => self.of_text(batch, wanted),
             Inputs::Windows { tokens, n_given } => of_windows(&self.network, tokens, *n_given, wanted),
             Inputs::Images(images) => {
                 let images = self.pixels.iter().fold(images.clone(), |images, map| map.apply(images));

@@ -1,7 +1,7 @@
 //! The setup of a training: opens student, teacher, data and rules, and checks that they match.
 
 use crate::training::examples::Examples;
-use crate::training::learner::{Inputs, Learner};
+use crate::training::learner::{Inputs, Learner, text_classes};
 use crate::training::pixel_map::PixelMap;
 use crate::training::translate::{spec_of, teacher_of};
 use crate::training::{dense_module, held, settings, student};
@@ -176,7 +176,7 @@ fn student_of(
 
 /// Returns the number of classes of a classifier.
 fn n_classes(learner: &Learner, student: &LoadedModel) -> Option<usize> {
-    let Input::Images(input) = &student.input else { return None };
+    let Input::Images(input) = &student.input else { return text_classes(&student.network) };
     let plain = learner.valid();
     let device = plain.devices().into_iter().next()?;
     let one = Tensor::<4>::zeros([1, input.channels, input.crop[0], input.crop[1]], &device);

@@ -9,7 +9,7 @@ use crate::training::shown::TrainingDisplay;
 use crate::training::translate::half;
 use crate::training::watch::{Watcher, data_to_choose_by};
 use briquette_core::memory::MemoryMeter;
-use briquette_core::{ErrorKind, Result};
+use briquette_core::{Error, ErrorKind, Result};
 use briquette_distill::{
     Cached, Checkpoints, Distiller, EachStep, Fit, Frozen, Several, SharedTeacher, Teacher, Trained, TrainingData,
     TrainingOutcome,
@@ -167,6 +167,10 @@ fn teacher_of(
     let network = Frozen::new(&teacher);
     if !job.stage.memory.cache_teacher {
         return Ok(Box::new(network));
+    }
+    if teacher.network.classifies_text() && teacher.network.classifies_tokens() {
+        let message = "found a classifier of tokens, whose texts have different numbers of logits; remove it";
+        return Err(Error::config(message).at("memory.cache_teacher"));
     }
     Checkpoints::at(job.work)?;
     let path = job.work.join("teacher.safetensors");

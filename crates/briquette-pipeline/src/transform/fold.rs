@@ -122,7 +122,9 @@ impl FoldPlaces {
         let places = match stage.method {
             FoldMethod::BatchNorm => "batch norms",
             FoldMethod::Rotate { .. } => "tensors of the residual stream",
-            FoldMethod::Equalize | FoldMethod::Smooth { .. } | FoldMethod::Awq { .. } => "inputs of layers",
+            FoldMethod::Equalize | FoldMethod::Smooth { .. } | FoldMethod::Awq { .. } | FoldMethod::Auto { .. } => {
+                "inputs of layers"
+            }
         };
         let skipped = briquette_graph::absorb::reasons(skipped);
         FoldReport {

@@ -15,13 +15,13 @@ use std::path::PathBuf;
 #[serde(deny_unknown_fields)]
 pub struct RawFold {
     /// fold: "batch-norm" moves batch norms into the layer before them. "equalize" gives two layers equal ranges.
-    /// "rotate" rotates the residual stream of decoders with RMS norms (QuaRot). With statistics, "smooth" moves the range of inputs into weights (SmoothQuant), and "awq" scales weights whose inputs are large.
+    /// "rotate" rotates the residual stream of decoders with RMS norms (QuaRot). With statistics, "smooth" moves the range of inputs into weights (SmoothQuant), "awq" scales weights whose inputs are large, and "auto" does either or neither for each input, whichever has the smallest predicted error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
     /// fold: the exponent of input ranges of "smooth", from 0 to 1. By default, it is searched for each input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f64>,
-    /// fold: the scheme of the weights that "awq" measures errors with ("int4-g128-asym").
+    /// fold: the scheme that "awq" and "auto" predict errors with ("int4-g128-asym").
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheme: Option<String>,
     /// fold: the seed of the random signs of "rotate" (0).
@@ -74,6 +74,11 @@ pub enum FoldMethod {
         /// The weights' scheme.
         spec: QuantSpec,
     },
+    /// The scales of `smooth` or of `awq`, or none, for each input.
+    Auto {
+        /// The scheme that errors are predicted with.
+        scheme: Scheme,
+    },
 }
 
 /// The scheme of llm-awq.
@@ -88,6 +93,7 @@ impl FoldMethod {
             Self::Rotate { .. } => "rotate",
             Self::Smooth { .. } => "smooth",
             Self::Awq { .. } => "awq",
+            Self::Auto { .. } => "auto",
         }
     }
 }
@@ -95,7 +101,7 @@ impl FoldMethod {
 impl RawFold {
     /// Returns whether the method needs input statistics.
     pub(crate) fn needs_statistics(&self) -> bool {
-        matches!(self.method.as_deref(), Some("smooth" | "awq"))
+        matches!(self.method.as_deref(), Some("smooth" | "awq" | "auto"))
     }
 
     /// Returns the settings of the stage in short words.
@@ -107,11 +113,12 @@ impl RawFold {
 
 impl FoldStage {
     pub(crate) fn from_raw(raw: &RawFold, calibration: Option<&RawCalibration>) -> Result<Self> {
-        let awq = FoldMethod::Awq { spec: spec_of(raw)? };
+        let scheme = scheme_of(raw)?;
+        let (awq, auto) = (FoldMethod::Awq { spec: scheme.weights }, FoldMethod::Auto { scheme });
         let smooth = FoldMethod::Smooth { alpha: raw.alpha };
         let rotate = FoldMethod::Rotate { seed: raw.seed.unwrap_or(0) };
-        let known =
-            [FoldMethod::BatchNorm, FoldMethod::Equalize, rotate, smooth, awq].map(|method| (method.name(), method));
+        let known = [FoldMethod::BatchNorm, FoldMethod::Equalize, rotate, smooth, awq, auto]
+            .map(|method| (method.name(), method));
         let Some(name) = &raw.method else {
             let names = known.map(|(name, _)| name).join(", ");
             return Err(Error::config(format!("method: missing; set it to one of {names}")));
@@ -119,7 +126,8 @@ impl FoldStage {
         let method = one_of("method", name, &known)?;
         let (needs, what) = (raw.needs_statistics(), format!("{name} fold stage"));
         refuse("alpha", &raw.alpha.filter(|_| !matches!(method, FoldMethod::Smooth { .. })), &what)?;
-        refuse("scheme", &raw.scheme.as_ref().filter(|_| !matches!(method, FoldMethod::Awq { .. })), &what)?;
+        let predicts = matches!(method, FoldMethod::Awq { .. } | FoldMethod::Auto { .. });
+        refuse("scheme", &raw.scheme.as_ref().filter(|_| !predicts), &what)?;
         let rotates = matches!(method, FoldMethod::Rotate { .. });
         refuse("seed", &raw.seed.filter(|_| !rotates), &what)?;
         refuse("include", &raw.include.as_ref().filter(|_| rotates), &what)?;
@@ -139,8 +147,8 @@ impl FoldStage {
     }
 }
 
-/// Returns the scheme of the weights.
-fn spec_of(raw: &RawFold) -> Result<QuantSpec> {
+/// Returns the scheme that errors are predicted with.
+fn scheme_of(raw: &RawFold) -> Result<Scheme> {
     let scheme: Scheme = raw
         .scheme
         .as_deref()
@@ -149,6 +157,6 @@ fn spec_of(raw: &RawFold) -> Result<QuantSpec> {
         .map_err(|error: UnknownScheme| Error::config(error.to_string()).at("scheme"))?;
     match scheme.is_open() {
         true => Err(Error::config("scheme: found a step without a size, expected one with it, such as step0.01")),
-        false => Ok(scheme.weights),
+        false => Ok(scheme),
     }
 }

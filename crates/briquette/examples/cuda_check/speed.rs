@@ -55,13 +55,8 @@ pub(crate) fn products(device: &Device, _: &Device, _: &Options) -> Vec<Finding>
     found
 }
 
-/// Times a network of the sizes of MiniLM on 256 texts of 128 tokens: with int8 codes, and with burn's operations in bf16.
+/// Times a network of the sizes of MiniLM on short and long texts: with int8 codes, and with burn's operations in bf16.
 pub(crate) fn minilm(device: &Device, _: &Device, _: &Options) -> Vec<Finding> {
-    let shape = [256, 128];
-    let n = shape.iter().product();
-    let ids: Vec<i32> = numbers(n, 3).map(|bits| (bits % 30_000) as i32).collect();
-    let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), device);
-    let padding = Tensor::<2, Bool>::from_data(TensorData::new(vec![false; n], shape), device);
     let config = serde_json::json!({
         "model_type": "bert", "vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
         "intermediate_size": 1536, "max_position_embeddings": 512
@@ -70,8 +65,15 @@ pub(crate) fn minilm(device: &Device, _: &Device, _: &Options) -> Vec<Finding> {
     let int8 = quantize_dynamic(network.clone(), &DynamicSpec::new().dense()).expect("int8").module;
     let mut found = Vec::new();
     for (name, network) in [("int8", int8), ("burn bf16", network.bfloat16())] {
-        let time = seconds(&|| device.sync().unwrap(), |_| finish(network.encode(ids.clone(), padding.clone())));
-        found.push(Finding::figure(format!("MiniLM, 256 texts of 128 tokens, {name}"), time * 1e3, "ms"));
+        for shape in [[256, 128], [64, 512]] {
+            let n = shape.iter().product();
+            let ids: Vec<i32> = numbers(n, 3).map(|bits| (bits % 30_000) as i32).collect();
+            let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), device);
+            let padding = Tensor::<2, Bool>::from_data(TensorData::new(vec![false; n], shape), device);
+            let time = seconds(&|| device.sync().unwrap(), |_| finish(network.encode(ids.clone(), padding.clone())));
+            let [texts, tokens] = shape;
+            found.push(Finding::figure(format!("MiniLM, {texts} texts of {tokens} tokens, {name}"), time * 1e3, "ms"));
+        }
     }
     found
 }

@@ -36,7 +36,7 @@ pub fn awq_scales(sizes: &[f64], exponent: f64) -> Vec<f64> {
 ///
 /// The error is that of `Q(w s) / s` with the Gram matrix of the inputs, or with their mean squares. The exponent 0 leaves weights
 /// unchanged.
-/// Source: Lin et al., "AWQ", 2024. Sizes are root mean squares; the source has mean magnitudes.
+/// Source: Lin et al., "AWQ", 2024. Unlike there, an input that was 0 throughout has the mean size of the others.
 ///
 /// # Errors
 /// The first error of `check_stop`, which is called for each exponent.
@@ -65,7 +65,7 @@ pub fn awq<E>(
 }
 
 /// Returns the error of the outputs of all layers after scaling and rounding.
-fn error(columns: &ScaledColumns, spec: QuantSpec, scales: &[f64]) -> f64 {
+pub(super) fn error(columns: &ScaledColumns, spec: QuantSpec, scales: &[f64]) -> f64 {
     let (n, scales) = (columns.n_columns(), columns.expanded(scales));
     let spec = spec.for_columns(n);
     let of_layer = |layer: &Vec<f32>| {

@@ -1,5 +1,6 @@
 //! Layers that read one value, and the statistics of the value.
 
+use crate::quant::unseen::fill_unseen;
 use briquette_core::InputStats;
 
 /// Layers that read one value.
@@ -49,14 +50,21 @@ impl ScaledColumns<'_> {
         self.largest(|column| f64::from(of_columns[column]))
     }
 
-    /// Returns `sqrt(mean x²)` of the inputs of each unit.
+    /// Returns the mean magnitude of the inputs of each unit, or their root mean square where magnitudes were not gathered.
+    ///
+    /// Inputs that were 0 throughout may be used later, so they count as the mean of the others.
     pub fn input_sizes(&self) -> Vec<f64> {
         let count = self.stats.count.max(1) as f64;
+        let has_magnitudes = self.stats.sum_magnitudes.len() == self.n_columns();
+        let sums_of = if has_magnitudes { &self.stats.sum_magnitudes } else { &self.stats.sum_squares };
         let (mut sums, mut n) = (vec![0.0; self.n_units], vec![0.0_f64; self.n_units]);
-        for (&unit, sum) in self.units.iter().zip(&self.stats.sum_squares) {
+        for (&unit, sum) in self.units.iter().zip(sums_of) {
             sums[unit] += sum / count;
             n[unit] += 1.0;
         }
-        sums.iter().zip(&n).map(|(sum, n)| (sum / n.max(1.0)).sqrt()).collect()
+        let means = sums.iter().zip(&n).map(|(sum, n)| sum / n.max(1.0));
+        let mut sizes: Vec<f64> = means.map(|mean| if has_magnitudes { mean } else { mean.sqrt() }).collect();
+        fill_unseen(&mut sizes);
+        sizes
     }
 }

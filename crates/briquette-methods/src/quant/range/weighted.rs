@@ -1,7 +1,9 @@
 //! The range with the least error at the layer outputs.
 
 use super::{CHECKED, WeightGroup, mse};
+use crate::quant::unseen::fill_unseen;
 use briquette_core::{Affine, Grid, simd};
+use std::borrow::Cow;
 
 /// The number of shrunken ranges to try: 1, 0.99, …, 0.30 of the whole range.
 const N_STEPS: usize = 71;
@@ -10,7 +12,8 @@ const N_STEPS: usize = 71;
 /// v)²`.
 ///
 /// This is the squared output error that rounding adds if the inputs are uncorrelated. Among equal errors the
-/// widest range wins. If the mean squares are unknown or all 0, the result equals [`mse`](mse()).
+/// widest range wins. If the mean squares are unknown or all 0, the result equals [`mse`](mse()). An input that was 0
+/// throughout counts as the mean of the others, because other data may use it.
 ///
 /// Source: Lin et al., "AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration", 2024,
 /// for the search by output error. The diagonal of the Hessian is as in Frantar et al., "GPTQ", 2023.
@@ -22,7 +25,7 @@ const N_STEPS: usize = 71;
 /// If a weight is not finite.
 pub fn weighted<E>(group: WeightGroup, grid: Grid, check_stop: &impl Fn() -> Result<(), E>) -> Result<Affine, E> {
     let WeightGroup { values, mean_square } = group;
-    let Some(importance) = mean_square.filter(|squares| squares.iter().any(|&square| square > 0.0)) else {
+    let Some(importance) = mean_square.and_then(importance_of) else {
         return mse(values, grid, check_stop);
     };
     let (min, max) = simd::min_max(values);
@@ -30,12 +33,23 @@ pub fn weighted<E>(group: WeightGroup, grid: Grid, check_stop: &impl Fn() -> Res
     for step in 0..N_STEPS {
         let share = 1.0 - step as f32 / 100.0;
         let affine = Affine::over(min * share, max * share, grid);
-        let error = weighted_error(values, importance, affine, grid, check_stop)?;
+        let error = weighted_error(values, &importance, affine, grid, check_stop)?;
         if error < best.1 {
             best = (affine, error);
         }
     }
     Ok(best.0)
+}
+
+/// Returns the mean squares with those of unseen inputs filled in; `None` if all are 0.
+fn importance_of(mean_square: &[f32]) -> Option<Cow<'_, [f32]>> {
+    if mean_square.iter().all(|&square| square > 0.0) {
+        return Some(mean_square.into());
+    }
+    let mut filled: Vec<f64> = mean_square.iter().map(|&square| f64::from(square)).collect();
+    fill_unseen(&mut filled);
+    let is_known = filled.iter().any(|&square| square > 0.0);
+    is_known.then(|| filled.into_iter().map(|square| square as f32).collect())
 }
 
 /// Returns `Σ m·(w - v)²`, summed in f64.
@@ -101,15 +115,18 @@ mod tests {
     }
 
     #[test]
-    fn an_outlier_whose_input_is_always_zero_does_not_stretch_the_range() {
+    fn an_outlier_whose_input_is_small_does_not_stretch_the_range() {
         let grid = Grid::new(4, GridKind::Symmetric).unwrap();
         let mut values = vec![0.1_f32; 64];
         (0..64).for_each(|i| values[i] = (i as f32 / 63.0 - 0.5) * 0.2);
         values[7] = 0.3;
         let mut importance = vec![1.0; 64];
         let even = found(&values, Some(&importance), grid);
-        importance[7] = 0.0;
+        importance[7] = 1e-6;
         assert!(found(&values, Some(&importance), grid).scale < even.scale * 0.6);
+        // Its input was never used, and may be.
+        importance[7] = 0.0;
+        assert_eq!(found(&values, Some(&importance), grid), even);
         // With mean squares of 0 and with none, the result is the plain least squared error.
         let plain = found(&values, None, grid);
         assert_eq!(found(&values, Some(&[0.0; 64]), grid), plain);

@@ -31,6 +31,7 @@ pub(super) struct BatchSums {
     groups: usize,
     sum: Vec<f32>,
     pub(super) squares: Vec<f32>,
+    magnitudes: Vec<f32>,
     largest: Vec<f32>,
 }
 
@@ -41,12 +42,14 @@ impl BatchSums {
     }
 
     pub(super) fn of(samples: &Tensor<2>, path: &str) -> Result<Self> {
+        let magnitudes = samples.clone().abs();
         Ok(Self {
             count: samples.dims()[0],
             groups: 1,
             sum: read_f32(samples.clone().sum_dim(0), path)?,
             squares: read_f32(samples.clone().powi_scalar(2).sum_dim(0), path)?,
-            largest: read_f32(samples.clone().abs().max_dim(0), path)?,
+            magnitudes: read_f32(magnitudes.clone().sum_dim(0), path)?,
+            largest: read_f32(magnitudes.max_dim(0), path)?,
         })
     }
 
@@ -55,6 +58,7 @@ impl BatchSums {
         self.count = other.count;
         self.sum.extend(other.sum);
         self.squares.extend(other.squares);
+        self.magnitudes.extend(other.magnitudes);
         self.largest.extend(other.largest);
     }
 }
@@ -71,6 +75,8 @@ impl SeenByLayer {
         stats.count += batch.count as u64;
         add_to(&mut stats.sum, &batch.sum);
         add_to(&mut stats.sum_squares, &batch.squares);
+        stats.sum_magnitudes.resize(n_inputs, 0.0);
+        add_to(&mut stats.sum_magnitudes, &batch.magnitudes);
         stats.max.iter_mut().zip(&batch.largest).for_each(|(max, value)| *max = max.max(*value));
         Ok(())
     }

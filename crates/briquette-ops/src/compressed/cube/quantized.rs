@@ -16,7 +16,7 @@ use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
 
 /// Returns the weights on a CUDA device.
-fn on_cuda<H, C>(placed: &HostOrCuda<H, C>) -> &C {
+pub(super) fn on_cuda<H, C>(placed: &HostOrCuda<H, C>) -> &C {
     match placed {
         HostOrCuda::Cuda(weights, _) => weights,
         HostOrCuda::Host(_) => panic!("{ELSEWHERE}"),

@@ -1,7 +1,7 @@
 //! Weights on a CUDA device. Each function copies them to `device` if it is one.
 
-use super::device::gpu_of;
 use crate::compressed::host_or_cuda::WeightInfo;
+use crate::cube_tensor::gpu_of;
 use briquette_cuda::{DeviceConv2d, DeviceTable, Int4, Int8};
 use burn::tensor::Device;
 use std::sync::Arc;

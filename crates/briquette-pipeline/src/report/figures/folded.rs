@@ -28,11 +28,23 @@ pub struct FoldExponent {
     pub name: String,
     /// The exponent; none if no scale lowers the error, so that the layer stays unchanged.
     pub exponent: Option<f64>,
+    /// The method that `auto` chose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
 }
 
 impl FoldReport {
     /// The name of its file in the directory of a folded model.
     pub const FILE: &str = "fold.json";
+
+    /// Returns how many inputs got the scales of each method, if they have different ones.
+    fn chosen(&self) -> String {
+        let count = |name: &str| self.exponents.iter().filter(|own| own.method.as_deref() == Some(name)).count();
+        match ["smooth", "awq"].map(|name| (name, count(name))) {
+            [(_, 0), (_, 0)] => String::new(),
+            counts => format!(" ({})", counts.map(|(name, n)| format!("{n} by {name}")).join(", ")),
+        }
+    }
 
     /// Describes the fold in a few lines.
     pub fn in_words(&self) -> Vec<String> {
@@ -45,9 +57,10 @@ impl FoldReport {
                 (found.iter().copied().fold(0.0, f64::max), found.iter().sum::<f64>() / found.len() as f64);
             let n = self.exponents.len();
             lines.push(format!(
-                "fold {}: {} of {n} inputs are scaled, with exponents from {least:.2} to {most:.2} (mean {mean:.2}).",
+                "fold {}: {} of {n} inputs are scaled{}, with exponents from {least:.2} to {most:.2} (mean {mean:.2}).",
                 self.method,
-                found.len()
+                found.len(),
+                self.chosen()
             ));
         }
         if let Some(difference) = self.difference {
@@ -72,10 +85,13 @@ mod tests {
             places: "batch norms".into(),
             skipped: vec!["bn1 is unchanged: a sum is before it".into()],
             exponents: [Some(0.25), None, Some(0.75)]
-                .map(|exponent| FoldExponent { name: "q".into(), exponent })
+                .map(|exponent| FoldExponent { name: "q".into(), exponent, method: None })
                 .to_vec(),
             difference: Some(2e-7),
         };
+        let mut auto = FoldReport { method: "auto".into(), ..report.clone() };
+        auto.exponents[0].method = Some("awq".into());
+        assert!(auto.in_words()[2].starts_with("fold auto: 2 of 3 inputs are scaled (0 by smooth, 1 by awq), with"));
         assert_eq!(
             report.in_words(),
             [

@@ -43,7 +43,7 @@ impl FoldPlaces {
                 places.retain(|place| is_chosen(&weights_of(place)));
                 Self::Scales(places, skipped)
             }
-            FoldMethod::Smooth { .. } | FoldMethod::Awq { .. } => {
+            FoldMethod::Smooth { .. } | FoldMethod::Awq { .. } | FoldMethod::Auto { .. } => {
                 let (places, mut skipped) = scales(graph, &graph.lower()?);
                 let (mut places, convs): (Vec<_>, Vec<_>) =
                     places.into_iter().partition(|place| place.readers.iter().all(|reader| !reader.is_conv));

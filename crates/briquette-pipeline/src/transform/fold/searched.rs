@@ -1,4 +1,4 @@
-//! Scales that follow from the statistics of inputs: SmoothQuant and AWQ.
+//! Scales that follow from the statistics of inputs: SmoothQuant, AWQ, and the better of the two.
 
 use super::edits::Edits;
 use super::inputs::{PlaceInputs, stats};
@@ -6,7 +6,7 @@ use crate::report::FoldExponent;
 use briquette_core::{Error, Result};
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_graph::absorb::ScalePlace;
-use briquette_methods::quant::channel_scales::{awq, best_smooth, smooth};
+use briquette_methods::quant::channel_scales::{auto, awq, best_smooth, smooth};
 use briquette_recipe::FoldMethod;
 use briquette_writer::context::Workers;
 
@@ -48,26 +48,27 @@ pub(super) fn fold(
     )?;
     let mut exponents = Vec::with_capacity(places.len());
     for (place, (exponent, scales)) in places.iter().zip(found) {
-        exponents.push(FoldExponent { name: place.name.clone(), exponent });
-        if exponent.is_some() {
+        if exponent.exponent.is_some() {
             edits.scale(place, &scales);
         }
+        exponents.push(exponent);
     }
     Ok(exponents)
 }
 
-/// Returns the exponent and the scales of a place; no exponent if the place stays unchanged.
+/// Returns the exponent and the scales of a place. It has no exponent if it stays unchanged.
 fn one(
     edits: &Edits,
     place: &ScalePlace,
     method: FoldMethod,
     statistics: &StatisticsFile,
     workers: &Workers,
-) -> Result<(Option<f64>, Vec<f64>)> {
+) -> Result<(FoldExponent, Vec<f64>)> {
     workers.check_stop()?;
     let inputs = PlaceInputs::of(edits, place, statistics)?;
     let columns = inputs.columns();
-    Ok(match method {
+    let mut chosen = None;
+    let (exponent, scales) = match method {
         FoldMethod::Smooth { alpha: Some(alpha) } => {
             (Some(alpha), smooth(&columns.input_ranges(), &columns.weight_ranges(), alpha))
         }
@@ -79,8 +80,16 @@ fn one(
             let found = awq(&columns, spec, &|| workers.check_stop())?;
             (Some(found.exponent).filter(|exponent| *exponent > 0.0), found.scales)
         }
+        FoldMethod::Auto { scheme } => match auto(&columns, scheme, &|| workers.check_stop())? {
+            Some(found) => {
+                chosen = Some(found.method.to_string());
+                (Some(found.exponent), found.scales)
+            }
+            None => (None, Vec::new()),
+        },
         FoldMethod::BatchNorm | FoldMethod::Equalize | FoldMethod::Rotate { .. } => {
             return Err(Error::bug("a fold without statistics"));
         }
-    })
+    };
+    Ok((FoldExponent { name: place.name.clone(), exponent, method: chosen }, scales))
 }
