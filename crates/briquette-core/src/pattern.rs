@@ -98,7 +98,7 @@ fn suggestion<'a>(glob: &str, names: impl Iterator<Item = &'a str> + Clone) -> O
         }
         out
     };
-    let others = [spaced(""), spaced("*"), format!("**.{glob}"), format!("{glob}.**")];
+    let others = [spaced(""), spaced("*"), format!("**.{glob}"), format!("{glob}.**"), format!("**.{glob}.**")];
     let matches = |other: &String| {
         let patterns = Patterns::new([other]).ok();
         patterns.is_some_and(|patterns| names.clone().any(|name| patterns.matches(name)))
@@ -171,6 +171,7 @@ mod tests {
             ("cls_token", "**.cls_token"),
             ("fc?.bias", "**.fc?.bias"),
             ("vit.layer.0", "vit.layer.0.**"),
+            ("*fc1*", "**.*fc1*.**"),
         ];
         for (glob, meant) in cases {
             let error = Patterns::new([glob]).unwrap().check_used("tensor", names.into_iter()).unwrap_err().to_string();

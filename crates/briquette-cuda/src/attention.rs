@@ -130,6 +130,23 @@ pub fn attend_few<F: Float>(
         }
     }
     sync_cube();
+    write_joined::<F>(&largest, &sums, &outputs, y, &shape, image, head, form);
+}
+
+/// Writes the outputs of all rows, joined from the running softmax of every warp.
+#[cube]
+fn write_joined<F: Float>(
+    largest: &Shared<[f32]>,
+    sums: &Shared<[f32]>,
+    outputs: &Shared<[Vector<f32, Const<4>>]>,
+    y: &mut [Vector<F, Const<4>>],
+    shape: &AttentionLayout,
+    image: usize,
+    head: usize,
+    #[comptime] form: AttentionForm,
+) {
+    let [vectors, rows] = comptime!([form.vectors, form.rows]);
+    let n_rows = n_rows(shape);
     let mut at = UNIT_POS as usize;
     while at < n_rows * vectors {
         let (row, col) = (at / vectors, at % vectors);
@@ -146,7 +163,7 @@ pub fn attend_few<F: Float>(
             sum += sums[warp * rows + row] * factor;
             output += outputs[(warp * rows + row) * vectors + col] * Vector::cast_from(factor);
         }
-        y[query_at(&shape, image, head, row, vectors) + col] =
+        y[query_at(shape, image, head, row, vectors) + col] =
             Vector::cast_from(output * Vector::cast_from(1.0f32 / sum));
         at += comptime!(WARPS * WARP);
     }

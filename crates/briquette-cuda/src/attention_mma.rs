@@ -61,17 +61,7 @@ pub fn attend_mma<F: Float>(
     let own = first_row + warp * ROWS + group;
     let rows = (min(own, n_rows - 1), min(own + 8, n_rows - 1));
     let starts = (query_at(&shape, image, head, rows.0, vectors), query_at(&shape, image, head, rows.1, vectors));
-    let mut queries = Array::<u32>::new(comptime!(n_cols * 4));
-    #[unroll]
-    for col in 0..n_cols {
-        #[unroll]
-        for half in 0..2usize {
-            let at = comptime!(col * COLS + half * 4) + member;
-            queries[comptime!(col * 4 + half * 2)] = tf32(f32::cast_from(q[starts.0 * 4 + at]));
-            queries[comptime!(col * 4 + half * 2 + 1)] = tf32(f32::cast_from(q[starts.1 * 4 + at]));
-        }
-    }
-
+    let queries = read_queries::<F>(q, starts.0 * 4 + member, starts.1 * 4 + member, n_cols);
     let mut largest = Array::<f32>::new(2usize);
     let mut sums = Array::<f32>::new(2usize);
     #[unroll]
@@ -113,6 +103,22 @@ pub fn attend_mma<F: Float>(
             }
         }
     }
+}
+
+/// Returns the fragments of a unit's two rows of queries, which start at these values.
+#[cube]
+fn read_queries<F: Float>(q: &[F], start: usize, other: usize, #[comptime] n_cols: usize) -> Array<u32> {
+    let mut queries = Array::<u32>::new(comptime!(n_cols * 4));
+    #[unroll]
+    for col in 0..n_cols {
+        #[unroll]
+        for half in 0..2usize {
+            let at = comptime!(col * COLS + half * 4);
+            queries[comptime!(col * 4 + half * 2)] = tf32(f32::cast_from(q[start + at]));
+            queries[comptime!(col * 4 + half * 2 + 1)] = tf32(f32::cast_from(q[other + at]));
+        }
+    }
+    queries
 }
 
 #[cube]
