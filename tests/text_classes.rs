@@ -195,3 +195,17 @@ fn a_classifier_of_texts_learns_labels_and_one_of_tokens_has_none() {
     sandbox.write("recipe.toml", recovery("labelled.jsonl", "{ kind = \"logits\" }", "cache_teacher = true"));
     sandbox.run("distill recipe.toml --device cpu").assert_fails(2, &["memory.cache_teacher", "classifier of tokens"]);
 }
+
+#[test]
+fn embeddings_follow_the_last_norm_also_beside_losses_of_hidden_states() {
+    let sandbox = classifier("modernbert");
+    let first_loss = |losses: &str| {
+        let recipe = recovery("labelled.jsonl", losses, "").replace("[[stage]]\nkind = \"evaluate\"\n", "");
+        sandbox.write("recipe.toml", recipe.replace("epochs = 8", "epochs = 1"));
+        let report = sandbox.json("distill recipe.toml --device cpu --force");
+        report["trained"][0]["curve"][0]["loss"].as_f64().unwrap()
+    };
+    let alone = first_loss("{ kind = \"embedding\" }");
+    let beside = first_loss("{ kind = \"embedding\" }, { kind = \"hidden\", weight = 1e-9 }");
+    assert!((beside / alone - 1.0).abs() < 1e-4, "{alone} {beside}");
+}

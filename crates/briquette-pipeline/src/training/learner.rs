@@ -92,13 +92,13 @@ impl Learner {
         let padding = batch.padding.clone();
         if wanted.is_end_only() {
             let states = self.network.encode_segments(batch.tokens.clone(), padding.clone(), batch.segments.clone());
-            return self.embedded(vec![states], padding, wanted);
+            return self.embedded(states, Vec::new(), padding);
         }
         let NetworkTrace { hidden, attention, values } =
             self.network.trace(&batch.inputs(), wanted.attention || wanted.values);
         let attention = if wanted.attention { attention } else { Vec::new() };
         let values = if wanted.values { values } else { Vec::new() };
-        Outputs { attention, values, ..self.embedded(hidden, padding, wanted) }
+        Outputs { attention, values, ..self.ended(hidden, padding, wanted) }
     }
 
     /// Returns the logits of a text classifier, a row for each text or for each token that is not padding.
@@ -111,20 +111,26 @@ impl Learner {
         })
     }
 
-    /// Returns the outputs of an encoder from its hidden states. At least the last one must be present.
-    fn embedded(&self, hidden: Vec<Tensor<3>>, padding: Tensor<2, Bool>, wanted: Wanted) -> Outputs {
-        let last = hidden.last().cloned();
+    /// Returns the outputs of an encoder from the state after each block.
+    fn ended(&self, hidden: Vec<Tensor<3>>, padding: Tensor<2, Bool>, wanted: Wanted) -> Outputs {
+        // A norm may follow the last block.
+        let last = self.network.leave(hidden[hidden.len() - 1].clone().into()).three();
+        self.embedded(last, if wanted.hidden { hidden } else { Vec::new() }, padding)
+    }
+
+    /// Returns the outputs of an encoder from its last hidden states.
+    fn embedded(&self, last: Tensor<3>, hidden: Vec<Tensor<3>>, padding: Tensor<2, Bool>) -> Outputs {
         let embed = |pooling: &Pooling| {
-            let states = last?.cast(FloatDType::F32);
-            Some(match &self.dense {
+            let states = last.clone().cast(FloatDType::F32);
+            match &self.dense {
                 Some(dense) => pooling.apply_with(states, padding.clone(), |pooled| dense.forward(pooled)),
                 None => pooling.apply(states, padding.clone()),
-            })
+            }
         };
         Outputs {
-            logits: hidden.last().and_then(|last| self.classes(last.clone(), &padding)),
-            embedding: self.pooling.as_ref().and_then(embed),
-            hidden: if wanted.hidden { hidden } else { Vec::new() },
+            logits: self.classes(last.clone(), &padding),
+            embedding: self.pooling.as_ref().map(embed),
+            hidden,
             padding: Some(padding),
             ..Outputs::default()
         }
@@ -191,7 +197,7 @@ impl Layered for Learner {
 
     fn leave(&self, states: Vec<Tensor<3>>, input: &Inputs, wanted: Wanted) -> Outputs {
         match input {
-            Inputs::Text(batch) => self.embedded(states, batch.padding.clone(), wanted),
+            Inputs::Text(batch) => self.ended(states, batch.padding.clone(), wanted),
             Inputs::Windows { n_given, .. } => {
                 let scores = scores_of(&self.network, states[states.len() - 1].clone(), *n_given);
                 next_token_outputs(scores, if wanted.hidden { states } else { Vec::new() })
