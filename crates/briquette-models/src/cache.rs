@@ -127,3 +127,31 @@ impl KeyValues {
         self.layers.iter().flatten().map(Kept::n_bytes).sum()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use burn::tensor::Distribution;
+
+    #[test]
+    fn rows_with_room_are_the_tokens_that_were_appended() {
+        let device = Device::flex();
+        let mut kept = DeviceRows { n_heads: 2, n_tokens: 0, dtype: DType::F32, rows: None };
+        let mut all: Option<Tensor<4>> = None;
+        // The capacity grows at the first, the third and the last.
+        for n in [3, 60, 5, 1, 1, 400] {
+            let new = Tensor::random([1, 2, n, 4], Distribution::Default, &device);
+            let before = (kept.clone(), all.clone());
+            kept.push(new.clone());
+            all = Some(all.map_or(new.clone(), |all| Tensor::cat(vec![all, new], 2)));
+            let expected = all.clone().unwrap();
+            assert_eq!(kept.n_tokens, expected.dims()[2]);
+            assert_eq!(kept.clone().tokens().into_data(), expected.into_data());
+            if let (copy, Some(earlier)) = before {
+                assert_eq!(copy.tokens().into_data(), earlier.into_data(), "a copy keeps its tokens");
+            }
+        }
+        assert!(kept.with_room().dims()[2] > 470);
+    }
+}

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 #[serde(deny_unknown_fields)]
 pub struct RawFold {
     /// fold: "batch-norm" moves batch norms into the layer before them. "equalize" gives two layers equal ranges.
-    /// "rotate" rotates the residual stream of decoders with RMS norms (QuaRot). With statistics, "smooth" moves the range of inputs into weights (SmoothQuant), "awq" scales weights whose inputs are large, and "auto" does either or neither for each input, whichever has the smallest predicted error.
+    /// "rotate" rotates the residual stream of decoders with RMS norms (QuaRot). With statistics, "smooth" moves the range of inputs into weights (SmoothQuant), and "awq" scales weights whose inputs are large.
+    /// "auto" does either or neither for each input, whichever has the smallest predicted error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
     /// fold: the exponent of input ranges of "smooth", from 0 to 1. By default, it is searched for each input.
