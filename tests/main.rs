@@ -15,6 +15,7 @@ mod calibrate;
 mod cast;
 mod checkpoints;
 mod cluster;
+mod column_scales;
 mod compress;
 mod contained;
 mod corrected;

@@ -235,6 +235,8 @@ class _Reader:
         if values.size:
             with np.errstate(over="ignore"):
                 in_groups *= scale[:, :, None]
+                if kind.column_scale:
+                    values *= log_scale(self._part(source, ".column_scale", "U8", n_cols))
         if is_kept is not None:
             values[~is_kept] = 0
         return values

@@ -15,7 +15,7 @@ from briquette._error import FormatError
 NAME = "briquette.json"
 SUMS = "SHA256SUMS"
 #: The newest format version that this package reads.
-VERSION = 6
+VERSION = 7
 #: The first version whose hashes cover the order of rows in a tensor.
 HASHES_LAYOUT = 5
 
@@ -27,7 +27,7 @@ _GRIDS = ("symmetric", "symmetric-full", "asymmetric")
 
 @dataclass(frozen=True)
 class Codes:
-    """Integer codes of a tensor. A value is `(code - zero) * scale`."""
+    """Integer codes of a tensor. A value is `(code - zero) * scale`, times the scale of its column if there is one."""
 
     bits: int
     grid: str
@@ -35,6 +35,8 @@ class Codes:
     grouping: str | int
     #: The type of scales: `F32`, `F16`, or `LOG8`: bytes `u` that mean `2^((u - 192) / 8)`.
     scale: str
+    #: Whether each column has a scale too, a byte like those of `LOG8`.
+    column_scale: bool
 
 
 @dataclass(frozen=True)
@@ -151,16 +153,18 @@ def entry_of(value: Any) -> Entry:
 
 
 def _codes_of(value: Any) -> Codes:
-    _expect_keys(value, {"bits", "grid", "grouping", "scale"}, set())
+    _expect_keys(value, {"bits", "grid", "grouping", "scale"}, {"column_scale"})
     grouping = value["grouping"]
     if isinstance(grouping, dict):
         _expect_keys(grouping, {"group"}, set())
         grouping = grouping["group"]
     is_grouping = grouping in ("tensor", "row") if isinstance(grouping, str) else _is_count(grouping) and grouping > 0
     is_width = _is_count(value["bits"]) and 2 <= value["bits"] <= 8
-    if not is_width or not is_grouping or value["grid"] not in _GRIDS or value["scale"] not in ("F32", "F16", "LOG8"):
+    column_scale = value.get("column_scale", False)
+    is_known = value["grid"] in _GRIDS and value["scale"] in ("F32", "F16", "LOG8") and isinstance(column_scale, bool)
+    if not is_width or not is_grouping or not is_known:
         raise FormatError(f"found the codes {value!r}, expected 2 to 8 bits, and a known grid, grouping and type of scale")
-    return Codes(value["bits"], value["grid"], grouping, value["scale"])
+    return Codes(value["bits"], value["grid"], grouping, value["scale"], column_scale)
 
 
 def _is_count(value: Any) -> bool:

@@ -58,9 +58,9 @@ def briquette_command(tmp_path: Path) -> Command:
     return command
 
 
-def write_safetensors(path: Path, tensors: dict[str, Tensor]) -> None:
+def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Writes a safetensors file of tensors of any type."""
-    header, start = {}, 0
+    header, start = ({"__metadata__": metadata} if metadata else {}), 0
     for name, tensor in tensors.items():
         end = start + len(tensor.data)
         header[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [start, end]}

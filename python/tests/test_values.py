@@ -113,6 +113,29 @@ def test_scales_of_one_byte(storage: str, briquette_command: Command) -> None:
     assert_equal(briquette.load(out), briquette_command.exported(out))
 
 
+@pytest.mark.parametrize("scheme", ["int8-dynamic", "int4-g16", "int5-g16-asym"])
+@pytest.mark.parametrize("flags", ["", "--storage entropy", "--prune 0.7"])
+def test_scales_of_columns(scheme: str, flags: str, briquette_command: Command) -> None:
+    # Statistics of one layer: input 3 is much larger than the others.
+    n, count = 96, 64
+    largest = np.where(np.arange(n) == 3, 60, 1).astype("<f8")
+    sums = {"sum": 0 * largest, "sum_squares": 0.2 * count * largest**2, "max": largest}
+    statistics = {f"fc.{name}": Tensor("F64", (n,), values.tobytes()) for name, values in sums.items()}
+    statistics["fc.count"] = Tensor("I64", (1,), np.array([count]).tobytes())
+    weights = {"fc.weight": random_tensor("F32", (700, n), 4), "other.weight": random_tensor("F32", (30, 40), 5)}
+    write_safetensors(briquette_command.directory / "model.safetensors", weights)
+    header = {"format": "briquette-input-statistics", "version": "1"}
+    write_safetensors(briquette_command.directory / "stats.safetensors", statistics, header)
+    briquette_command(
+        f"compress model.safetensors -o out --quantize {scheme} --column-scales --statistics stats.safetensors {flags} --quiet"
+    )
+    out = briquette_command.directory / "out"
+    entries = briquette.manifest(out)["tensors"]
+    assert entries["fc.weight"]["coding"]["codes"]["column_scale"] is True
+    assert "column_scale" not in entries["other.weight"]["coding"]["codes"]
+    assert_equal(briquette.load(out), briquette_command.exported(out))
+
+
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F64"])
 def test_types_of_weights(dtype: str, briquette_command: Command) -> None:
     write_model(briquette_command, dtype)

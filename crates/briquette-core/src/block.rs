@@ -1,7 +1,7 @@
 //! Encoding and decoding a few rows at a time, so that a tensor is never in memory as a whole.
 
 use crate::coding::{Codes, Coding, Part, Parts, ScaleType, Storage};
-use crate::{Affine, DType, GridKind, Grouping, Mask, Rows, bits, log_scale, simd};
+use crate::{Affine, ColumnScales, DType, GridKind, Grouping, Mask, Rows, bits, log_scale, simd};
 use std::ops::Range;
 
 /// Appends rows to the parts of a tensor. One encoder takes consecutive rows.
@@ -102,6 +102,13 @@ impl RowEncoder {
         }
     }
 
+    /// Adds the scales of columns, once for the tensor.
+    pub fn push_columns(&mut self, columns: &ColumnScales) {
+        if self.coding.codes.is_some_and(|codes| codes.has_columns) {
+            self.parts[Part::ColumnScale].extend_from_slice(columns.bytes());
+        }
+    }
+
     /// Completes the last byte of a bit stream.
     pub fn finish(&mut self) {
         self.packer.finish(&mut self.parts[Part::Values]);
@@ -128,6 +135,8 @@ pub struct StoredRows<'a> {
     pub scale: &'a [u8],
     /// The zero points of these rows, in the same order as the scales.
     pub zero: &'a [u8],
+    /// The scales of columns; empty if there are none.
+    pub columns: &'a [u8],
 }
 
 /// Decodes stored rows into values.
@@ -140,13 +149,14 @@ pub struct RowDecoder {
     codes: Vec<i8>,
     values: Vec<f32>,
     strip: Vec<f32>,
+    columns: Option<ColumnScales>,
 }
 
 impl RowDecoder {
     /// Returns a decoder for rows of `n_cols` elements; `dtype` is the type of elements that are not codes.
     pub fn new(coding: Coding, dtype: DType, n_cols: usize) -> Self {
         let (packed, codes, values, strip) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { coding, width: 0, n_cols, packed, codes, values, strip }.again(coding, dtype, n_cols)
+        Self { coding, width: 0, n_cols, packed, codes, values, strip, columns: None }.again(coding, dtype, n_cols)
     }
 
     /// Returns a decoder for rows of another tensor that reuses the buffers of this one.
@@ -184,10 +194,15 @@ impl RowDecoder {
         if self.n_cols == 0 || out.is_empty() {
             return;
         }
+        self.read_columns(codes, stored);
         let mut next = stored.first;
         for (row, out) in out.chunks_mut(self.n_cols).enumerate() {
             self.decode_row(codes, stored, row, &mut next, out);
         }
+    }
+
+    fn read_columns(&mut self, codes: Codes, stored: &StoredRows) {
+        self.columns = codes.has_columns.then(|| ColumnScales::of_bytes(stored.columns));
     }
 
     fn decode_row(&mut self, codes: Codes, stored: &StoredRows, row: usize, next: &mut usize, out: &mut [f32]) {
@@ -199,6 +214,7 @@ impl RowDecoder {
             let affine = read_affine(codes, stored.scale, stored.zero, first_group + group);
             simd::dequantize(&self.codes[group * group_size..][..group_size], affine, values);
         }
+        self.columns.iter().for_each(|columns| columns.multiply(out));
         if let (Some(keep), GridKind::Asymmetric) = (keep, codes.grid) {
             self.values.copy_from_slice(out);
             simd::copy_kept(&self.values, keep, out);
@@ -228,6 +244,9 @@ impl RowDecoder {
             Storage::Bitmask => self.n_cols * self.width,
         };
         let (mut next, mut values) = (stored.first, std::mem::take(&mut self.strip));
+        if let Some(codes) = self.coding.codes {
+            self.read_columns(codes, stored);
+        }
         for start in (0..n_rows).step_by(block_rows) {
             let end = (start + block_rows).min(n_rows);
             for first in (start..end).step_by(strip_rows) {

@@ -4,7 +4,7 @@
 
 use crate::block::RowEncoder;
 use crate::coding::{Coding, Parts};
-use crate::{Affine, BlockHasher, DType, Decision, Grid, Grouping, Hash128, Mask, rows, simd};
+use crate::{Affine, BlockHasher, ColumnScales, DType, Decision, Grid, Grouping, Hash128, Mask, rows, simd};
 use std::ops::Range;
 
 /// How all rows of a tensor are encoded.
@@ -38,6 +38,8 @@ pub struct RowsDecision {
     pub keep: Vec<u8>,
     /// The scales, row by row, or the single scale of the tensor; empty if weights stay floats.
     pub affines: Vec<Affine>,
+    /// The scales of columns, if there are any.
+    pub columns: Option<ColumnScales>,
 }
 
 impl RowsDecision {
@@ -51,6 +53,7 @@ impl RowsDecision {
         if let Some(mask) = &decision.mask {
             rows.clone().for_each(|row| self.keep.extend_from_slice(mask.row(row)));
         }
+        self.columns = decision.quant.as_ref().and_then(|quant| quant.columns.clone());
         match &decision.quant {
             Some(quant) if quant.grouping == Grouping::Tensor => self.affines.extend_from_slice(&quant.affines),
             Some(quant) => rows.for_each(|row| self.affines.extend_from_slice(quant.row(row))),
@@ -119,6 +122,9 @@ impl RowCoder {
             Some((_, Grouping::Tensor)) if rows.start == 0 => encoder.push_scales(&decision.affines),
             _ => {}
         }
+        if let (Some(columns), 0) = (&decision.columns, rows.start) {
+            encoder.push_columns(columns);
+        }
         for row in 0..rows.len() {
             let cols = row * form.n_cols..(row + 1) * form.n_cols;
             let keep = (!decision.keep.is_empty()).then(|| of_row(&decision.keep, row, rows.len()));
@@ -128,7 +134,8 @@ impl RowCoder {
                         Grouping::Tensor => &decision.affines,
                         Grouping::Row | Grouping::Group(_) => of_row(&decision.affines, row, rows.len()),
                     };
-                    self.push_rounded(form, grid, (cols.clone(), &kept[cols]), affines, keep, encoder);
+                    let scales = (affines, decision.columns.as_ref());
+                    self.push_rounded(form, grid, (cols.clone(), &kept[cols]), scales, keep, encoder);
                     if grouping != Grouping::Tensor {
                         encoder.push_scales(affines);
                     }
@@ -157,13 +164,25 @@ impl RowCoder {
         form: &RowForm,
         grid: Grid,
         (cols, kept): (Range<usize>, &[f32]),
-        affines: &[Affine],
+        (affines, columns): (&[Affine], Option<&ColumnScales>),
         keep: Option<&[u8]>,
         encoder: &mut RowEncoder,
     ) {
         self.codes.resize(kept.len(), 0);
-        quantize_row(kept, grid, affines, &mut self.codes);
-        dequantize_row(&self.codes, affines, &mut self.fake_quantized[cols.clone()]);
+        let values = &mut self.fake_quantized[cols.clone()];
+        match columns {
+            Some(columns) => {
+                values.copy_from_slice(kept);
+                columns.divide(values);
+                quantize_row(values, grid, affines, &mut self.codes);
+                dequantize_row(&self.codes, affines, values);
+                columns.multiply(values);
+            }
+            None => {
+                quantize_row(kept, grid, affines, &mut self.codes);
+                dequantize_row(&self.codes, affines, values);
+            }
+        }
         match form.coding.codes {
             Some(_) => encoder.push_codes(&self.codes, keep),
             None => self.push_cast(form.dtype, cols, None, encoder),

@@ -1,8 +1,9 @@
 //! How a tensor is stored: dense or sparse, as floats or codes, and in which parts.
 
-use crate::{Affine, DType, Grid, GridKind, Grouping, Mask, Rows, bits, log_scale};
+pub use crate::code_blocks::CodeBlocks;
+use crate::code_blocks::MAX_BLOCK_COLS;
+use crate::{Affine, DType, Grid, GridKind, Grouping, Mask, bits, log_scale};
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
 
 /// Whether dropped weights take space in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +61,9 @@ pub struct Codes {
     pub grouping: Grouping,
     /// The type of the scales.
     pub scale: ScaleType,
+    /// Whether each column has a scale too, a byte of [`crate::log_scale`].
+    #[serde(rename = "column_scale", skip_serializing_if = "std::ops::Not::not", default)]
+    pub has_columns: bool,
 }
 
 impl Codes {
@@ -101,11 +105,13 @@ pub enum Part {
     Scale,
     /// Zero points, in the shape of the scales.
     Zero,
+    /// Scales of columns, `[cols]`.
+    ColumnScale,
 }
 
 impl Part {
     /// All parts, in the order of [`Parts`].
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Weight,
         Self::Codes,
         Self::Values,
@@ -115,6 +121,7 @@ impl Part {
         Self::RowOffsets,
         Self::Scale,
         Self::Zero,
+        Self::ColumnScale,
     ];
 
     /// Returns the suffix of the part's name in a file, which follows the tensor's name.
@@ -129,6 +136,7 @@ impl Part {
             Self::RowOffsets => ".row_offsets",
             Self::Scale => ".scale",
             Self::Zero => ".zero",
+            Self::ColumnScale => ".column_scale",
         }
     }
 }
@@ -192,6 +200,9 @@ impl Coding {
             if codes.grid == GridKind::Asymmetric {
                 parts.push(spec(Part::Zero, DType::I8, shape));
             }
+            if codes.has_columns {
+                parts.push(spec(Part::ColumnScale, DType::U8, vec![n_cols]));
+            }
         }
         parts
     }
@@ -215,7 +226,8 @@ impl Coding {
         };
         let scales = self.codes.map_or(0, |codes| {
             let [n, groups] = codes.grouping.scale_shape(n_rows, n_cols);
-            n * groups * (codes.scale.n_bytes() + usize::from(codes.grid == GridKind::Asymmetric))
+            let columns = if codes.has_columns { n_cols } else { 0 };
+            n * groups * (codes.scale.n_bytes() + usize::from(codes.grid == GridKind::Asymmetric)) + columns
         });
         elements + bitmask + scales
     }
@@ -265,65 +277,6 @@ const MAX_CODES_PER_BYTE: u64 = 128;
 /// stores such codes without entropy coding.
 pub fn may_be_entropy_coded(n_codes: u64, n_bytes: u64) -> bool {
     n_codes <= n_bytes.saturating_mul(MAX_CODES_PER_BYTE).max(CODES_ANYWAY)
-}
-
-/// The longest row that can be entropy-coded, because a block consists of whole rows.
-pub const MAX_BLOCK_COLS: usize = 1 << 24;
-
-/// The entropy-coded blocks of a tensor, each with the rows of [several](Self::OF_ROW_BLOCKS) blocks of
-/// [`Rows::blocks`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CodeBlocks {
-    rows: Rows,
-    rows_per_block: usize,
-}
-
-impl CodeBlocks {
-    /// Blocks of [`Rows::blocks`] in one entropy-coded block.
-    pub const OF_ROW_BLOCKS: usize = 4;
-
-    /// Returns the blocks of a tensor of this size.
-    pub fn new(n_rows: usize, n_cols: usize) -> Self {
-        let rows = Rows::plain(n_rows, n_cols);
-        Self { rows, rows_per_block: Self::OF_ROW_BLOCKS * rows.rows_per_block() }
-    }
-
-    /// Returns the smallest number of rows that is a multiple of a block and of 32.
-    pub fn rows_by_32(rows: &Rows) -> usize {
-        let n = Self::OF_ROW_BLOCKS * rows.rows_per_block();
-        n << 5_u32.saturating_sub(n.trailing_zeros())
-    }
-
-    /// Returns the number of blocks.
-    pub fn len(&self) -> usize {
-        self.rows.n_rows.div_ceil(self.rows_per_block)
-    }
-
-    /// Returns whether there are no blocks.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Returns the rows of a block.
-    pub fn rows(&self, block: usize) -> Range<usize> {
-        let start = (block * self.rows_per_block).min(self.rows.n_rows);
-        start..(start + self.rows_per_block).min(self.rows.n_rows)
-    }
-
-    /// Returns the blocks that contain these rows.
-    pub fn of_rows(&self, rows: &Range<usize>) -> Range<usize> {
-        rows.start / self.rows_per_block..rows.end.div_ceil(self.rows_per_block)
-    }
-
-    /// Returns the number of codes in a block.
-    pub fn n_codes(&self, block: usize) -> usize {
-        self.rows(block).len() * self.rows.n_cols
-    }
-
-    /// Returns the size of a block with `n_bits` per code in bytes, which is its largest size.
-    pub fn packed_bytes(&self, block: usize, n_bits: u8) -> usize {
-        bits::packed_bytes(self.n_codes(block), n_bits)
-    }
 }
 
 impl ScaleType {

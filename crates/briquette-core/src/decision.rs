@@ -13,6 +13,8 @@ pub struct Decision {
 
 /// Returns the fake-quantized weights: `v = (clamp(round(w·m / scale) + zero) - zero) * scale`, in f32.
 ///
+/// Scales of columns divide the weights first, and multiply the result.
+///
 /// This is the reference definition of a decision. `weights` is `[n_rows, n_cols]`, row-major. Without a grid,
 /// the bits of kept weights are unchanged. A dropped weight is +0.0.
 ///
@@ -28,9 +30,10 @@ pub fn fake_quantize(weights: &[f32], n_rows: usize, n_cols: usize, decision: &D
         if let Some(mask) = &decision.mask {
             drop_masked(values, mask.row(row));
         }
-        if let Some(quant) = &decision.quant {
-            fake_quantize_row(values, quant, row);
-        }
+        let Some(quant) = &decision.quant else { continue };
+        quant.columns.iter().for_each(|columns| columns.divide(values));
+        fake_quantize_row(values, quant, row);
+        quant.columns.iter().for_each(|columns| columns.multiply(values));
     }
     values
 }

@@ -34,6 +34,7 @@ pub fn encode(weights: &[f32], n_rows: usize, n_cols: usize, decision: &Decision
         grid: quant.grid.kind(),
         grouping: quant.grouping,
         scale: ScaleType::F32,
+        has_columns: quant.columns.is_some(),
     });
     let coding = Coding::smallest(codes, DType::F32, n_rows, n_cols, mask.n_kept());
     let quant = decision.quant.as_ref().map(|quant| (quant.grid, quant.grouping));
@@ -68,6 +69,7 @@ pub fn decode(encoded: &Encoded) -> Vec<f32> {
         bitmask: &parts[Part::Bitmask],
         scale: &parts[Part::Scale],
         zero: &parts[Part::Zero],
+        columns: &parts[Part::ColumnScale],
     };
     let mut decoder = RowDecoder::new(*coding, DType::F32, *n_cols);
     let mut values = vec![0.0; n_rows * n_cols];
@@ -84,7 +86,7 @@ pub fn decode(encoded: &Encoded) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Affine, Grid, GridKind, Grouping, QuantParams, fake_quantize};
+    use crate::{Affine, ColumnScales, Grid, GridKind, Grouping, QuantParams, fake_quantize};
     use proptest::prelude::*;
 
     fn any_decision(n_rows: usize, n_cols: usize) -> impl Strategy<Value = Decision> {
@@ -93,16 +95,20 @@ mod tests {
         let grouping =
             prop::sample::select(vec![Grouping::Tensor, Grouping::Row, Grouping::Group(1), Grouping::Group(4)]);
         let quant = prop::option::of((2_u8..=8, kind, grouping));
-        (mask, quant, -1.0_f32..0.0, 0.01_f32..1.0).prop_map(move |(mask, quant, min, max)| Decision {
-            mask: mask.map(|keep| Mask::from_fn(n_rows, n_cols, |row, col| keep[row * n_cols + col])),
-            quant: quant.map(|(n_bits, kind, grouping)| {
-                let grouping = if grouping.per_row(n_cols).is_some() { grouping } else { Grouping::Row };
-                let grid = Grid::new(n_bits, kind).unwrap();
-                let [rows, groups] = grouping.scale_shape(n_rows, n_cols);
-                let n = if grouping == Grouping::Tensor { 1 } else { rows * groups };
-                let affines = (0..n).map(|i| Affine::over(min, max * (1.0 + i as f32), grid)).collect();
-                QuantParams::new(grid, grouping, n_cols, affines)
-            }),
+        let columns = prop::option::of(prop::collection::vec(150_u8..220, n_cols));
+        (mask, quant, -1.0_f32..0.0, 0.01_f32..1.0, columns).prop_map(move |(mask, quant, min, max, columns)| {
+            Decision {
+                mask: mask.map(|keep| Mask::from_fn(n_rows, n_cols, |row, col| keep[row * n_cols + col])),
+                quant: quant.map(|(n_bits, kind, grouping)| {
+                    let grouping = if grouping.per_row(n_cols).is_some() { grouping } else { Grouping::Row };
+                    let grid = Grid::new(n_bits, kind).unwrap();
+                    let [rows, groups] = grouping.scale_shape(n_rows, n_cols);
+                    let n = if grouping == Grouping::Tensor { 1 } else { rows * groups };
+                    let affines = (0..n).map(|i| Affine::over(min, max * (1.0 + i as f32), grid)).collect();
+                    let columns = columns.clone().map(ColumnScales::of_bytes);
+                    QuantParams::new(grid, grouping, n_cols, affines).with_columns(columns)
+                }),
+            }
         })
     }
 
@@ -148,7 +154,7 @@ mod tests {
             let specs = encoded.coding.parts(DType::F32, n_rows, n_cols, n_kept);
             prop_assert_eq!(n_bytes, specs.iter().map(PartSpec::n_bytes).sum::<usize>());
             for spec in specs {
-                let is_single_scale = matches!(spec.part, Part::Scale | Part::Zero) && n_rows == 0;
+                let is_single_scale = matches!(spec.part, Part::Scale | Part::Zero | Part::ColumnScale) && n_rows == 0;
                 prop_assert!(is_single_scale || encoded.parts[spec.part].len() == spec.n_bytes(), "{:?}", spec);
             }
         }

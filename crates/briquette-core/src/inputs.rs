@@ -98,6 +98,18 @@ impl InputView {
         }
     }
 
+    /// Returns the statistics of inputs that are multiplied by these scales, one for each column.
+    ///
+    /// # Panics
+    /// If there are no scales.
+    #[must_use]
+    pub fn scaled(&self, scales: &[f32]) -> Self {
+        let times = |values: &[f32], by: fn(f32) -> f32| -> Vec<f32> {
+            values.iter().enumerate().map(|(at, value)| value * by(scales[at % scales.len()])).collect()
+        };
+        Self { rms: times(&self.rms, |scale| scale), mean_square: times(&self.mean_square, |scale| scale * scale) }
+    }
+
     /// Returns whether these are statistics of the columns of an `[n_rows, n_cols]` weight, or of its channel groups.
     pub fn fits(&self, [n_rows, n_cols]: [usize; 2]) -> bool {
         let n_groups = n_groups(self.rms.len(), n_cols);

@@ -16,6 +16,21 @@ pub enum ActivationGrid {
     Asymmetric,
 }
 
+/// How the inputs of a layer become codes.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct InputRounding<'a> {
+    /// The grid of the codes.
+    pub grid: ActivationGrid,
+    /// Scales of columns, which multiply the inputs before they are rounded; empty if there are none.
+    pub columns: &'a [f32],
+}
+
+impl From<ActivationGrid> for InputRounding<'_> {
+    fn from(grid: ActivationGrid) -> Self {
+        Self { grid, columns: &[] }
+    }
+}
+
 /// Element types of activations: f32, f16 and bf16.
 pub trait ActivationElement: Copy + Send + Sync {
     /// Returns the row as f32. A row of another type is converted into `scratch`.

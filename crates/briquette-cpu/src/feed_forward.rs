@@ -2,7 +2,7 @@
 //!
 //! Intermediate values never leave the cache.
 
-use crate::activations::ActivationGrid;
+use crate::activations::InputRounding;
 use crate::linear::multiply_rows;
 use crate::panels::threads_for;
 use crate::quantize_rows::{QuantizedRows, rows_at_once};
@@ -27,8 +27,8 @@ thread_local! {
 pub struct FeedForward<'a> {
     /// Weights and bias of the first and second layer.
     pub layers: [(&'a dyn Int8Weights, Option<&'a [f32]>); 2],
-    /// The grid for quantizing the inputs of each layer.
-    pub grids: [ActivationGrid; 2],
+    /// How the inputs of each layer are quantized.
+    pub inputs: [InputRounding<'a>; 2],
     /// The activation function, applied in place to a few rows of the first layer's outputs.
     pub activation: fn(SimdLevel, &mut [f32]),
 }
@@ -78,14 +78,14 @@ impl WideRows {
     fn take_through(&mut self, level: SimdLevel, x: &[f32], block: &FeedForward, y: &mut [f32], n_threads: usize) {
         let [(up, up_bias), (down, down_bias)] = block.layers;
         let (n_rows, n) = (x.len() / up.n_in(), up.n_out());
-        self.codes.fill(level, x, up.n_in(), n_rows, block.grids[0]);
+        self.codes.fill(level, x, up.n_in(), n_rows, block.inputs[0]);
         self.floats.resize(n_rows * n, 0.0);
         multiply_rows(level, self.codes.block(), up, up_bias, OutputBlock::new(&mut self.floats, n_rows, n), n_threads);
         self.codes.make_room(n_rows, n);
         let n_at_once = rows_at_once(n);
         for (index, rows) in self.floats.chunks_mut(n_at_once * n.max(1)).enumerate() {
             (block.activation)(level, rows);
-            self.codes.fill_part(level, rows, index * n_at_once, block.grids[1]);
+            self.codes.fill_part(level, rows, index * n_at_once, block.inputs[1]);
         }
         multiply_rows(level, self.codes.block(), down, down_bias, OutputBlock::new(y, n_rows, down.n_out()), n_threads);
     }
@@ -94,8 +94,8 @@ impl WideRows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::int8_linear;
     use crate::linear::tests::{floats, packed, sparse};
+    use crate::{ActivationGrid, int8_linear};
 
     fn halve(_: SimdLevel, x: &mut [f32]) {
         x.iter_mut().for_each(|x| *x = if *x < 0.0 { *x / 2.0 } else { *x });
@@ -107,7 +107,8 @@ mod tests {
             let (up, down) = (packed(n, n_in, 1), sparse(n_out, n, 2));
             let (x, bias) = (floats(n_rows * n_in, 3), floats(n, 4));
             let grids = [ActivationGrid::Asymmetric, ActivationGrid::Symmetric];
-            let block = FeedForward { layers: [(&up, Some(&bias)), (&down, None)], grids, activation: halve };
+            let inputs = grids.map(InputRounding::from);
+            let block = FeedForward { layers: [(&up, Some(&bias)), (&down, None)], inputs, activation: halve };
             for level in SimdLevel::available() {
                 let (mut between, mut slow, mut fast) =
                     (vec![0.0; n_rows * n], vec![0.0; n_rows * n_out], vec![f32::NAN; n_rows * n_out]);
@@ -124,8 +125,8 @@ mod tests {
     fn non_finite_rows_are_nan_and_do_not_affect_others() {
         let (up, down, mut x, mut y) = (packed(8, 4, 1), packed(3, 8, 2), floats(12, 3), [0.0; 9]);
         x[5] = f32::INFINITY;
-        let grids = [ActivationGrid::Asymmetric; 2];
-        let block = FeedForward { layers: [(&up, None), (&down, None)], grids, activation: halve };
+        let inputs = [InputRounding::default(); 2];
+        let block = FeedForward { layers: [(&up, None), (&down, None)], inputs, activation: halve };
         int8_feed_forward(SimdLevel::SCALAR, &x, 3, &block, &mut y);
         assert_eq!(y.map(f32::is_nan), [false, false, false, true, true, true, false, false, false]);
         int8_feed_forward(SimdLevel::SCALAR, &[], 0, &block, &mut []);

@@ -1,6 +1,6 @@
 //! Activations as signed 8-bit codes in the groups of 4-bit weights.
 
-use crate::activations::{ActivationElement, ActivationGrid};
+use crate::activations::{ActivationElement, InputRounding};
 use crate::group_layout::GroupLayout;
 use crate::quantize_rows::QuantizedRows;
 use crate::simd::{self, GroupedBlock};
@@ -21,16 +21,16 @@ pub(crate) struct GroupedRows {
 
 impl GroupedRows {
     /// Replaces the rows by quantized `x`, reusing the memory.
-    pub(crate) fn fill<T: ActivationElement>(
+    pub(crate) fn fill<'c, T: ActivationElement>(
         &mut self,
         level: SimdLevel,
         x: &[T],
         n_rows: usize,
         layout: GroupLayout,
-        grid: ActivationGrid,
+        rounding: impl Into<InputRounding<'c>>,
     ) {
         self.layout = layout;
-        self.quantized.fill(level, x, layout.n_in, n_rows, grid);
+        self.quantized.fill(level, x, layout.n_in, n_rows, rounding);
         let (stride, n_groups) = (self.stride(), layout.n_groups());
         self.codes.make_room(n_rows * stride);
         self.offsets.resize(n_rows * n_groups, 0);

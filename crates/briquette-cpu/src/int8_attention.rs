@@ -2,7 +2,7 @@
 //!
 //! Scores never leave the cache.
 
-use crate::activations::ActivationGrid;
+use crate::activations::{ActivationGrid, InputRounding};
 use crate::float::{AttentionShape, softmax_codes};
 use crate::linear::multiply_rows;
 use crate::panel_layout::panel_bytes;
@@ -32,8 +32,8 @@ thread_local! {
 pub struct SelfAttention<'a> {
     /// Weights and biases of the query, key and value projections.
     pub layers: [(&'a dyn Int8Weights, Option<&'a [f32]>); 3],
-    /// The grid for quantizing tokens.
-    pub grid: ActivationGrid,
+    /// How tokens are quantized.
+    pub inputs: InputRounding<'a>,
     /// The sizes of the layer. The width of a head must be a multiple of 4.
     pub shape: AttentionShape,
     /// `[batch, length]`, or empty without padding.
@@ -120,7 +120,7 @@ fn of_sequence(level: SimdLevel, layers: &SelfAttention, at: usize, x: &[f32], o
     let (length, n_in) = (layers.shape.length, layers.layers[0].0.n_in());
     let mut codes = SEQUENCE.take();
     let SequenceCodes { tokens, products, rows, .. } = &mut codes;
-    tokens.fill(level, x, n_in, length, layers.grid);
+    tokens.fill(level, x, n_in, length, layers.inputs);
     for (rows, (weights, bias)) in rows.iter_mut().zip(layers.layers) {
         let n = weights.n_out();
         products.resize(length * n, 0.0);

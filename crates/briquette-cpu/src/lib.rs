@@ -42,7 +42,7 @@ mod weights;
 
 pub use crate::code_rows::CodeRows;
 pub use crate::embedding::{Int8Embedding, int8_embedding};
-pub use activations::{ActivationElement, ActivationGrid};
+pub use activations::{ActivationElement, ActivationGrid, InputRounding};
 pub use briquette_core::simd::{SimdLevel, active_level};
 pub use conv2d::{Conv2dShape, ConvEpilogue, Int8Conv2d, PackedConv2d, int8_conv2d};
 pub use feed_forward::{FeedForward, int8_feed_forward};

@@ -1,6 +1,6 @@
 //! `y = x · wᵀ + bias` in 8-bit codes.
 
-use crate::activations::{ActivationElement, ActivationGrid};
+use crate::activations::{ActivationElement, InputRounding};
 use crate::panels::{for_panels, threads_for};
 use crate::quantize_rows::QuantizedRows;
 use crate::simd::{Kernel, OutputBlock, PanelColumns, RowBlock};
@@ -21,23 +21,27 @@ thread_local! {
 
 /// Computes `y[m, o] = Σᵢ xq[m, i] * wq[o, i] * sx[m] * sw[o] + bias[o]`, with `x` quantized per row.
 ///
+/// With scales of columns, `x` is multiplied by them before it is quantized.
+///
 /// Uses the instructions of `level`. A row of `x` with a NaN or an infinity gives a row of NaN. Rows, inputs
 /// and outputs may be 0.
 ///
 /// # Panics
-/// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
-pub fn int8_linear<T: ActivationElement>(
+/// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]`, `y` not `[n_rows, n_out]`, or there are not `n_in` scales of columns.
+pub fn int8_linear<'c, T: ActivationElement>(
     level: SimdLevel,
     x: &[T],
     n_rows: usize,
-    grid: ActivationGrid,
+    rounding: impl Into<InputRounding<'c>>,
     weights: &impl Int8Weights,
     bias: Option<&[f32]>,
     y: &mut [f32],
 ) {
     let (n_in, n_out) = (weights.n_in(), weights.n_out());
     assert_shapes(x.len(), n_rows, [n_out, n_in], bias, y.len());
-    let task = Int8Linear { level, n_in, grid, weights, bias };
+    let rounding = rounding.into();
+    assert!([0, n_in].contains(&rounding.columns.len()), "{} scales for {n_in} columns", rounding.columns.len());
+    let task = Int8Linear { level, n_in, rounding, weights, bias };
     task.run(x, OutputBlock::new(y, n_rows, n_out), threads_for(n_rows * n_in * n_out, PAYS));
 }
 
@@ -53,7 +57,7 @@ pub(crate) fn assert_shapes(x: usize, n_rows: usize, [n_out, n_in]: [usize; 2], 
 struct Int8Linear<'a, W> {
     level: SimdLevel,
     n_in: usize,
-    grid: ActivationGrid,
+    rounding: InputRounding<'a>,
     weights: &'a W,
     bias: Option<&'a [f32]>,
 }
@@ -77,7 +81,7 @@ impl<W: Int8Weights> Int8Linear<'_, W> {
             let n = block_rows.min(out.n_rows());
             let (now, later) = x.split_at(n * self.n_in);
             let (block, rest) = out.split_rows(n);
-            rows.fill(self.level, now, self.n_in, n, self.grid);
+            rows.fill(self.level, now, self.n_in, n, self.rounding);
             multiply_panels(self.level, rows.block(), self.weights, self.bias, 0, block, n_threads);
             (x, out) = (later, rest);
         }
@@ -123,7 +127,7 @@ pub(crate) fn multiply_panels(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{PackedInt8, SparseInt8};
+    use crate::{ActivationGrid, PackedInt8, SparseInt8};
     use proptest::prelude::*;
 
     pub(crate) fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {

@@ -1,6 +1,7 @@
 //! Activations as 8-bit codes, with a scale and a zero point for each row.
 
-use crate::activations::{ActivationElement, ActivationGrid};
+use crate::activations::{ActivationElement, ActivationGrid, InputRounding};
+use crate::float::multiply_columns;
 use crate::simd::{self, RowBlock, RowQuantizer};
 use briquette_core::aligned_bytes::AlignedBytes;
 use briquette_core::simd::SimdLevel;
@@ -16,6 +17,8 @@ pub struct QuantizedRows {
     codes: AlignedBytes,
     scales: Vec<f32>,
     zeros: Vec<i32>,
+    /// A few rows after the multiplication by the scales of columns.
+    scaled: Vec<f32>,
 }
 
 impl QuantizedRows {
@@ -70,14 +73,15 @@ impl QuantizedRows {
     }
 
     /// Replaces the rows by quantized `x`, reusing the memory.
-    pub(crate) fn fill<T: ActivationElement>(
+    pub(crate) fn fill<'c, T: ActivationElement>(
         &mut self,
         level: SimdLevel,
         x: &[T],
         n_cols: usize,
         n_rows: usize,
-        grid: ActivationGrid,
+        rounding: impl Into<InputRounding<'c>>,
     ) {
+        let rounding = rounding.into();
         self.make_room(n_rows, n_cols);
         if n_cols == 0 {
             self.scales.fill(1.0);
@@ -86,7 +90,7 @@ impl QuantizedRows {
         }
         let (mut scratch, n_at_once) = (Vec::new(), rows_at_once(n_cols));
         for (index, rows) in x.chunks(n_at_once * n_cols).enumerate() {
-            self.fill_part(level, T::widened(rows, &mut scratch), index * n_at_once, grid);
+            self.fill_part(level, T::widened(rows, &mut scratch), index * n_at_once, rounding);
         }
     }
 
@@ -102,7 +106,29 @@ impl QuantizedRows {
     /// Quantizes the rows of `x` into rows starting at `first`.
     ///
     /// At most [`rows_at_once`] rows; their ranges are computed independently, which hides latency.
-    pub(crate) fn fill_part(&mut self, level: SimdLevel, x: &[f32], first: usize, grid: ActivationGrid) {
+    pub(crate) fn fill_part<'c>(
+        &mut self,
+        level: SimdLevel,
+        x: &[f32],
+        first: usize,
+        rounding: impl Into<InputRounding<'c>>,
+    ) {
+        let InputRounding { grid, columns } = rounding.into();
+        if columns.is_empty() {
+            return self.quantize_part(level, x, first, grid);
+        }
+        // Both the rows and their products stay in the L1 cache.
+        let n_at_once = (rows_at_once(self.n_cols) / 3).max(1);
+        let mut scaled = std::mem::take(&mut self.scaled);
+        for (index, rows) in x.chunks(n_at_once * columns.len()).enumerate() {
+            scaled.resize(rows.len(), 0.0);
+            multiply_columns(level, rows, columns, &mut scaled);
+            self.quantize_part(level, &scaled, first + index * n_at_once, grid);
+        }
+        self.scaled = scaled;
+    }
+
+    fn quantize_part(&mut self, level: SimdLevel, x: &[f32], first: usize, grid: ActivationGrid) {
         let (n_cols, stride) = (self.n_cols, self.stride());
         let mut quantizers = [RowQuantizer::ONE; MOST_AT_ONCE];
         for (row, quantizer) in x.chunks_exact(n_cols).zip(&mut quantizers) {

@@ -1,6 +1,6 @@
 //! W4A8: 4-bit weights in groups times int8 activations, on integers.
 
-use crate::activations::{ActivationElement, ActivationGrid};
+use crate::activations::{ActivationElement, InputRounding};
 use crate::group_layout::{GroupLayout, STEP_BYTES};
 use crate::grouped_rows::GroupedRows;
 use crate::linear::assert_shapes;
@@ -173,24 +173,24 @@ fn sum_of_row(codes: &[i8], scales: &[f32], group: usize) -> f32 {
 ///
 /// # Panics
 /// If `x` is not `[n_rows, n_in]`, `bias` not `[n_out]` or `y` not `[n_rows, n_out]`.
-pub fn w4a8_linear<T: ActivationElement>(
+pub fn w4a8_linear<'c, T: ActivationElement>(
     level: SimdLevel,
     x: &[T],
     n_rows: usize,
-    grid: ActivationGrid,
+    rounding: impl Into<InputRounding<'c>>,
     weights: &PackedW4A8,
     bias: Option<&[f32]>,
     y: &mut [f32],
 ) {
     let (n_in, n_out) = (weights.n_in(), weights.n_out);
     assert_shapes(x.len(), n_rows, [n_out, n_in], bias, y.len());
-    let task = W4A8Linear { level, grid, weights, bias };
+    let task = W4A8Linear { level, rounding: rounding.into(), weights, bias };
     task.run(x, OutputBlock::new(y, n_rows, n_out), threads_for(n_rows * n_in * n_out, PAYS));
 }
 
 struct W4A8Linear<'a> {
     level: SimdLevel,
-    grid: ActivationGrid,
+    rounding: InputRounding<'a>,
     weights: &'a PackedW4A8,
     bias: Option<&'a [f32]>,
 }
@@ -215,7 +215,7 @@ impl W4A8Linear<'_> {
             let n = block_rows.min(out.n_rows());
             let (now, later) = x.split_at(n * n_in);
             let (block, rest) = out.split_rows(n);
-            rows.fill(self.level, now, n, self.weights.layout, self.grid);
+            rows.fill(self.level, now, n, self.weights.layout, self.rounding);
             for_panels(block, 0, n_threads, &|run| {
                 run.for_each(|(index, _, out)| {
                     simd::multiply_w4a8_panel(self.level, rows.block(), self.weights.panel(index, self.bias), out);

@@ -12,7 +12,7 @@ use crate::{
     Choice, InputFile, LeftOut, ManifestHead, ModelDir, OutputFormat, WeightLayout, compressed_tensors, hub_id,
     manifest, ours, presence, weights,
 };
-use briquette_core::{Affine, Remedy, Result, Storage};
+use briquette_core::{Affine, ColumnScales, Remedy, Result, Storage};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -324,6 +324,10 @@ impl TensorSource for Checkpoint {
 
     fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
         self.as_source().affines(index, rows)
+    }
+
+    fn columns(&self, index: usize) -> Result<Option<ColumnScales>> {
+        self.as_source().columns(index)
     }
 
     fn reads_ranges(&self, index: usize) -> bool {

@@ -102,7 +102,8 @@ impl TensorAssembler<'_> {
         };
         let grid = if zero.is_some() { GridKind::Asymmetric } else { GridKind::SymmetricFull };
         let scale_type = if scale.dtype == DType::F16 { ScaleType::F16 } else { ScaleType::F32 };
-        let codes = Codes { bits: scheme.n_bits, grid, grouping: scheme.grouping, scale: scale_type };
+        let codes =
+            Codes { bits: scheme.n_bits, grid, grouping: scheme.grouping, scale: scale_type, has_columns: false };
         let info = TensorInfo::checked(name.into(), scale.dtype, shape.to_vec())?;
         let mut tensor = stored(info, Coding { storage: Storage::Dense, codes: Some(codes) });
         tensor.activations = quantization::activations_of(&fitting);

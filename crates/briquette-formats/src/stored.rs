@@ -97,6 +97,7 @@ pub struct DecodeBuffers {
     offsets: Vec<u8>,
     scale: Vec<u8>,
     zero: Vec<u8>,
+    columns: Vec<u8>,
     decoder: Option<RowDecoder>,
     block: ReadBlock,
 }
@@ -216,8 +217,8 @@ impl StoredDir {
         let start = range.start * n_cols * tensor.value_width();
         let first = self.read_elements(index, range.clone(), scratch)?;
         self.read_scales(tensor, range, scratch)?;
-        let DecodeBuffers { elements, bitmask, scale, zero, .. } = scratch;
-        let stored = StoredRows { elements, first, bitmask, scale, zero };
+        let DecodeBuffers { elements, bitmask, scale, zero, columns, .. } = scratch;
+        let stored = StoredRows { elements, first, bitmask, scale, zero, columns };
         let mut decoder = RowDecoder::new(tensor.coding, tensor.info.dtype, n_cols);
         match tensor.coding.codes {
             Some(_) => decoder.decode_codes(&stored, bytemuck::cast_slice_mut(out)),
@@ -245,8 +246,8 @@ impl StoredDir {
         let row_view = tensor.rows();
         let first = self.read_elements(index, range.clone(), scratch)?;
         self.read_scales(tensor, range.clone(), scratch)?;
-        let DecodeBuffers { elements, bitmask, scale, zero, decoder, .. } = scratch;
-        let stored = StoredRows { elements, first, bitmask, scale, zero };
+        let DecodeBuffers { elements, bitmask, scale, zero, columns, decoder, .. } = scratch;
+        let stored = StoredRows { elements, first, bitmask, scale, zero, columns };
         let (coding, dtype, n_cols) = (tensor.coding, tensor.info.dtype, row_view.n_cols);
         let again = match decoder.take() {
             Some(used) => used.again(coding, dtype, n_cols),
@@ -280,13 +281,13 @@ impl StoredDir {
         if is_unchecked {
             self.read_scales(tensor, range.clone(), scratch)?;
         }
-        let DecodeBuffers { elements, bitmask, scale, zero, .. } = scratch;
+        let DecodeBuffers { elements, bitmask, scale, zero, columns, .. } = scratch;
         let mut decoder = RowDecoder::new(tensor.coding, tensor.info.dtype, tensor.rows().n_cols);
         if !is_coded {
-            decoder.unpack_codes(&StoredRows { elements, first, bitmask, scale, zero }, out);
+            decoder.unpack_codes(&StoredRows { elements, first, bitmask, scale, zero, columns }, out);
         }
         let elements = if is_coded { bytemuck::cast_slice(out) } else { &elements[..] };
-        let stored = StoredRows { elements, first, bitmask, scale, zero };
+        let stored = StoredRows { elements, first, bitmask, scale, zero, columns };
         if is_unchecked { self.check_rows(index, range, &mut decoder, &stored) } else { Ok(()) }
     }
 
@@ -349,6 +350,9 @@ impl StoredDir {
         }
         if codes.grid == briquette_core::GridKind::Asymmetric {
             self.read_part(tensor, Part::Zero, range, &mut scratch.zero)?;
+        }
+        if codes.has_columns {
+            self.read_part(tensor, Part::ColumnScale, 0..tensor.rows().n_cols, &mut scratch.columns)?;
         }
         Ok(())
     }

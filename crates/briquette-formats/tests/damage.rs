@@ -148,7 +148,7 @@ fn a_false_manifest_is_refused() {
     };
     open("", "").unwrap();
     let cases = [
-        ("\"version\":1", "\"version\":7", "newer"),
+        ("\"version\":1", "\"version\":8", "newer"),
         ("\"briquette\"", "\"other\"", "newer"),
         ("[1]", "[2]", "expected F32 [2]"),
         ("F32", "F16", "expected F16"),

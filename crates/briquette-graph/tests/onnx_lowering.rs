@@ -12,6 +12,27 @@ use std::path::{Path, PathBuf};
 /// Weights of one form each.
 struct Forms(LinearForm, TableForm);
 
+/// int8 layers whose inputs are multiplied by vectors. Layers with one number share theirs.
+struct ScaledForms(fn(&str) -> usize);
+
+impl WeightForms for ScaledForms {
+    fn linear(&self, _weight: &Weight) -> LinearForm {
+        LinearForm::Int8Dynamic
+    }
+
+    fn input_scale(&self, weight: &Weight) -> Option<usize> {
+        Some((self.0)(&weight.name))
+    }
+
+    fn table(&self, _weight: &Weight) -> TableForm {
+        TableForm::Float
+    }
+
+    fn is_transposed_in_memory(&self, _weight: &Weight) -> bool {
+        true
+    }
+}
+
 impl WeightForms for Forms {
     fn linear(&self, _weight: &Weight) -> LinearForm {
         self.0
@@ -32,7 +53,7 @@ fn families() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/families")
 }
 
-fn network(name: &str, float: OnnxFloat, forms: &Forms) -> briquette_core::Result<OnnxNetwork> {
+fn network(name: &str, float: OnnxFloat, forms: &dyn WeightForms) -> briquette_core::Result<OnnxNetwork> {
     let checkpoint = Checkpoint::open(&families().join(name)).unwrap();
     to_onnx(&|extents: Extents| known_graph_of(&checkpoint, &extents.into()), float, forms)
 }
@@ -139,25 +160,44 @@ fn tied_and_shared_weights_are_stored_once() {
 
 #[test]
 fn integer_products_share_the_rounded_input_of_queries_keys_and_values() {
-    for has_input_scale in [false, true] {
-        let forms = Forms(LinearForm::Int8Dynamic { has_input_scale }, TableForm::Int8 { has_half_scales: false });
-        let found = network("bert", OnnxFloat::F32, &forms).unwrap();
+    let plain = Forms(LinearForm::Int8Dynamic, TableForm::Float);
+    for (forms, has_scales) in [(&plain as &dyn WeightForms, false), (&ScaledForms(|_| 0), true)] {
+        let found = network("bert", OnnxFloat::F32, forms).unwrap();
         check(&found.model);
         let count = |op: &str| found.model.nodes.iter().filter(|node| node.op == op).count();
         let n_linear = 2 * 6 + 2;
         assert_eq!(count("MatMulInteger"), n_linear);
         assert_eq!(count("DynamicQuantizeLinear"), n_linear - 2 * 2, "one for each input");
         let scales = found.weights.iter().filter(|weight| weight.bytes == WeightBytes::InputScales).count();
-        assert_eq!(scales, if has_input_scale { n_linear - 4 } else { 0 });
+        assert_eq!(scales, if has_scales { n_linear - 4 } else { 0 });
         let codes = |tensor: &&briquette_formats::onnx_write::OnnxTensor| tensor.dtype == OnnxType::I8;
-        assert_eq!(found.model.tensors.iter().filter(codes).count(), n_linear + 3);
+        assert_eq!(found.model.tensors.iter().filter(codes).count(), n_linear);
     }
+}
+
+#[test]
+fn layers_of_one_input_with_other_vectors_multiply_it_by_their_own() {
+    let is_query = |name: &str| usize::from(name.contains("query"));
+    let found = network("bert", OnnxFloat::F32, &ScaledForms(is_query)).unwrap();
+    check(&found.model);
+    let maker = |name: &str| found.model.nodes.iter().find(|node| node.outputs.iter().any(|output| output == name));
+    let mut n_checked = 0;
+    for product in found.model.nodes.iter().filter(|node| node.op == "MatMulInteger") {
+        let scaled = maker(&maker(&product.inputs[0]).unwrap().inputs[0]).unwrap();
+        let (scale, codes) = (&scaled.inputs[1], &product.inputs[1]);
+        assert!(scaled.op == "Mul" && scale.ends_with(".input_scale"), "{scaled:?}");
+        assert_eq!(is_query(codes), is_query(scale), "{codes} with {scale}");
+        n_checked += is_query(codes);
+    }
+    assert_eq!(n_checked, 2);
+    let rounded = found.model.nodes.iter().filter(|node| node.op == "DynamicQuantizeLinear").count();
+    assert_eq!(rounded, 2 * 6 + 2 - 2, "keys and values share their input");
 }
 
 #[test]
 fn tables_store_scales_in_f16_unless_a_head_is_tied_to_them() {
     for (name, has_half_scales, n_half) in [("bert", true, 3), ("bert", false, 0), ("qwen2", true, 0)] {
-        let forms = Forms(LinearForm::Int8Dynamic { has_input_scale: false }, TableForm::Int8 { has_half_scales });
+        let forms = Forms(LinearForm::Int8Dynamic, TableForm::Int8 { has_half_scales });
         let found = network(name, OnnxFloat::F32, &forms).unwrap();
         check(&found.model);
         let halves = found.model.tensors.iter().filter(|tensor| tensor.dtype == OnnxType::F16);

@@ -4,9 +4,10 @@ use crate::module::{unreadable, view};
 use crate::packed_weights::PackedWeights;
 use briquette_core::encoded::{CodeBlocks, ScaleType};
 use briquette_core::{
-    Affine, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, simd,
+    Affine, ColumnScales, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, simd,
 };
 use briquette_cpu::{ActivationGrid, PackedInt8};
+use briquette_formats::TensorSource;
 use briquette_formats::stored::{DecodeBuffers, StoredDir};
 use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch, fit};
 use briquette_ops::compressed::{self, LinearWeights, QuantizedConv2d, Table};
@@ -92,7 +93,13 @@ impl Use {
         };
         let group = self.group(n_cols);
         let grouping = if group == n_cols { Grouping::Row } else { Grouping::Group(group) };
-        QuantSpec { grid: grid.unwrap_or(Grid::INT8), grouping, range: ScaleSearch::AbsMax, scale: ScaleType::F32 }
+        QuantSpec {
+            grid: grid.unwrap_or(Grid::INT8),
+            grouping,
+            range: ScaleSearch::AbsMax,
+            scale: ScaleType::F32,
+            has_columns: false,
+        }
     }
 
     /// Returns the quantization of activations.
@@ -124,6 +131,8 @@ pub(crate) struct Coded {
     pub(crate) codes: Vec<i8>,
     /// One scale per row, or per group of each row.
     pub(crate) scales: Vec<f32>,
+    /// Scales of columns, if there are any.
+    pub(crate) columns: Option<ColumnScales>,
     pub(crate) is_sparse: bool,
 }
 
@@ -141,7 +150,8 @@ impl Coded {
         }
         let n_zeros = codes.iter().filter(|code| **code == 0).count();
         let is_sparse = is_sparse && n_zeros as f64 > SPARSE_PAYS * codes.len() as f64;
-        Self { rows, codes, scales: scales.iter().map(|affine| affine.scale).collect(), is_sparse }
+        let scales = scales.iter().map(|affine| affine.scale).collect();
+        Self { rows, codes, scales, columns: None, is_sparse }
     }
 
     /// Reads the codes of a stored tensor on all threads, a few row blocks at a time.
@@ -161,13 +171,14 @@ impl Coded {
         })?;
         let scales = stored.scales(index)?;
         let rows = Rows { axis, ..tensor.rows() };
-        Ok(Self { rows, codes, scales, is_sparse: tensor.is_held_sparse() })
+        let columns = stored.columns(index)?;
+        Ok(Self { rows, codes, scales, columns, is_sparse: tensor.is_held_sparse() })
     }
 
     /// Converts a tensor of a parameter to codes.
     ///
     /// For a quantized tensor made by [`to_burn`](Self::to_burn), returns its codes bit for bit. Other tensors
-    /// are quantized by value.
+    /// are quantized by value, after division by `columns`.
     ///
     /// # Errors
     /// Io: the device does not return the tensor.
@@ -175,7 +186,7 @@ impl Coded {
         tensor: Tensor<D>,
         axis: OutputAxis,
         what: Use,
-        is_sparse: bool,
+        (columns, is_sparse): (Option<&ColumnScales>, bool),
     ) -> Result<Self> {
         let rows = Rows::of(&Shape(tensor.dims().to_vec()), axis);
         let data = tensor.clone().without_autodiff().try_into_data().map_err(|error| unreadable("codes", &error))?;
@@ -183,19 +194,25 @@ impl Coded {
             return Ok(coded);
         }
         let floats = if matches!(tensor.dtype(), DType::QFloat(_)) { tensor.dequantize() } else { tensor };
-        let values = crate::module::read_f32(floats, "weights")?;
-        Ok(Self::of_floats(&view::to_rows(values, &rows), rows, what, true))
+        let mut values = view::to_rows(crate::module::read_f32(floats, "weights")?, &rows);
+        columns.iter().for_each(|columns| columns.divide(&mut values));
+        Ok(Self { columns: columns.cloned(), ..Self::of_floats(&values, rows, what, true) })
     }
 
     /// Returns the codes as a quantized tensor of burn, in the parameter's own order. The scale of an output is
-    /// repeated for each of its blocks.
+    /// repeated for each of its blocks. Codes with scales of columns, which burn does not have, become floats.
     pub(crate) fn to_burn<const D: usize>(&self, shape: [usize; D], what: Use, device: &Device) -> Tensor<D> {
+        let device = device.clone().without_autodiff();
+        if self.columns.is_some() {
+            let data = TensorData::new(view::to_own(self.values(), &self.rows), shape);
+            return Tensor::from_data(data, (&device, DType::F32));
+        }
         let blocks = ScaleBlocks::of(&shape, self.rows, what);
         let scales: Vec<f32> = blocks.groups().map(|group| self.scales[group]).collect();
         let codes = view::to_own(self.codes.clone(), &self.rows);
         let data = TensorData::quantized(codes, shape, blocks.scheme(), &scales, None);
         let dtype = data.dtype();
-        Tensor::from_data(data, (&device.clone().without_autodiff(), dtype))
+        Tensor::from_data(data, (&device, dtype))
     }
 
     /// Inverts [`to_burn`](Self::to_burn); `None` if the blocks differ or a group has more than one scale.
@@ -214,7 +231,7 @@ impl Coded {
             }
             scales[group] = scale;
         }
-        Some(Self { rows, codes: view::to_rows(codes, &rows), scales, is_sparse })
+        Some(Self { rows, codes: view::to_rows(codes, &rows), scales, columns: None, is_sparse })
     }
 
     /// Returns the same rows with another output axis.
@@ -226,7 +243,10 @@ impl Coded {
     pub(crate) fn values(&self) -> Vec<f32> {
         let each = (self.codes.len() / self.scales.len().max(1)).max(1);
         let groups = self.codes.chunks(each).zip(&self.scales);
-        groups.flat_map(|(codes, scale)| codes.iter().map(move |&code| f32::from(code) * scale)).collect()
+        let mut values: Vec<f32> =
+            groups.flat_map(|(codes, scale)| codes.iter().map(move |&code| f32::from(code) * scale)).collect();
+        self.columns.iter().for_each(|columns| columns.multiply(&mut values));
+        values
     }
 
     /// Returns the codes and scales as a decision.
@@ -239,12 +259,13 @@ impl Coded {
         let affines = self.scales.iter().map(|&scale| Affine { scale, zero: 0 }).collect();
         let mask =
             self.is_sparse.then(|| Mask::from_fn(n_rows, n_cols, |row, col| self.codes[row * n_cols + col] != 0));
-        Decision { mask, quant: Some(QuantParams::new(grid, spec.grouping, n_cols, affines)) }
+        let quant = QuantParams::new(grid, spec.grouping, n_cols, affines).with_columns(self.columns.clone());
+        Decision { mask, quant: Some(quant) }
     }
 
     /// Packs the codes for their use on `device`.
     pub(crate) fn pack(self, what: Use, device: &Device) -> Result<PackedCodes> {
-        let Self { rows, codes, scales, is_sparse } = self;
+        let Self { rows, codes, scales, columns, is_sparse } = self;
         let dims = [rows.n_rows, rows.n_cols];
         let kept = match what {
             Use::Int8(grid) => {
@@ -262,6 +283,7 @@ impl Coded {
             Use::Table => PackedWeights::Table(Table::on(device, codes, &scales, dims, is_sparse)),
             Use::Decoded => PackedWeights::Decoded(Table::on(device, codes, &scales, dims, is_sparse)),
         };
+        let kept = kept.with_columns(columns, device)?;
         Ok(PackedCodes { kept, rows, is_sparse })
     }
 
@@ -282,7 +304,8 @@ impl Coded {
             stored.read_codes(its.index, first..first + out.len() / rows.n_cols.max(1), scratch, out)
         };
         let weights = PackedInt8::of_parts(&stored.scales(its.index)?, dims, n_at_once, DecodeBuffers::default, read)?;
-        Ok(PackedCodes { kept: PackedWeights::Linear(LinearWeights::int8(weights, grid)), rows, is_sparse: false })
+        let weights = LinearWeights::int8(weights, grid).with_columns(stored.columns(its.index)?, device);
+        Ok(PackedCodes { kept: PackedWeights::Linear(weights), rows, is_sparse: false })
     }
 }
 

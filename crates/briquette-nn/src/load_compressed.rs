@@ -105,8 +105,9 @@ impl Use {
 /// `looks_up` is true if rows can be looked up in codes that are packed for multiplication.
 fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint, looks_up: bool) -> Option<Use> {
     let tensor = checkpoint.stored()?.tensors.get(place.index)?;
-    let Codes { bits, grid, grouping, .. } = tensor.coding.codes?;
-    if grid == GridKind::Asymmetric || parameter.rows().n_cols == 0 {
+    let Codes { bits, grid, grouping, has_columns, .. } = tensor.coding.codes?;
+    let is_linear = parameter.role != Role::Embedding && parameter.conv_dims().is_none();
+    if grid == GridKind::Asymmetric || parameter.rows().n_cols == 0 || has_columns && !is_linear {
         return None;
     }
     let (n_in, activations) = (parameter.rows().n_cols, activations_of(tensor));

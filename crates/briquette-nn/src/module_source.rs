@@ -3,7 +3,7 @@
 use crate::weights::{ModuleItem, items};
 use crate::{NameMap, Parameter};
 use briquette_core::rows::transpose_bytes;
-use briquette_core::{Affine, DType, Decision, Error, Mask, OutputAxis, Result, Role, Rows};
+use briquette_core::{Affine, ColumnScales, DType, Decision, Error, Mask, OutputAxis, Result, Role, Rows};
 use briquette_formats::burnpack::to_burn;
 use briquette_formats::{InputFile, OutputFormat, TensorInfo, TensorSource, WeightLayout};
 use briquette_methods::prune::Score;
@@ -114,10 +114,17 @@ impl ModuleSource {
         let axis = if tensor.is_turned { OutputAxis::First } else { axis };
         let prune = decision.mask.is_some().then_some(Pruning { score: Score::Magnitude, cut: Cut::Given });
         // A tensor without elements has no codes to scale.
-        let grid = decision.quant.as_ref().filter(|_| info.n_elements() > 0).map(|quant| quant.grid);
-        let quant = item.form().zip(grid).map(|(form, grid)| Quant {
+        let params = decision.quant.as_ref().filter(|_| info.n_elements() > 0);
+        let params = params.map(|quant| (quant.grid, quant.columns.is_some()));
+        let quant = item.form().zip(params).map(|(form, (grid, has_columns))| Quant {
             // The scales are given, so this range is never used.
-            spec: QuantSpec { grid, grouping: form.grouping, range: ScaleSearch::AbsMax, scale: form.scale },
+            spec: QuantSpec {
+                grid,
+                grouping: form.grouping,
+                range: ScaleSearch::AbsMax,
+                scale: form.scale,
+                has_columns,
+            },
             activations: form.activations,
             is_given: true,
         });
@@ -193,6 +200,10 @@ impl TensorSource for ModuleSource {
             briquette_core::Grouping::Tensor => quant.affines.clone(),
             _ => rows.flat_map(|row| quant.row(row)).copied().collect(),
         })
+    }
+
+    fn columns(&self, index: usize) -> Result<Option<ColumnScales>> {
+        Ok(self.on_host(index)?.decision.quant.as_ref().and_then(|quant| quant.columns.clone()))
     }
 
     fn keep(&self, index: usize, rows: std::ops::Range<usize>) -> Result<Vec<u8>> {

@@ -4,7 +4,7 @@ use crate::coded::{Coded, PackedCodes, Use};
 use crate::form::{axis_of, number_of};
 use crate::module::{is_kept_turned, linear_shape};
 use crate::packed_weights::{NAMES, PackedWeights};
-use briquette_core::{Error, OutputAxis, Result, Rows};
+use briquette_core::{ColumnScales, Error, OutputAxis, Result, Rows};
 use briquette_ops::compressed;
 use burn::module::{Module, Param, ParamId, Reparameterization};
 use burn::tensor::{DType, Device, Int, Shape, Tensor, TensorData};
@@ -17,7 +17,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 ///
 /// burn's records store the codes as a quantized tensor: one byte per weight, including zeros. burn's blocks
 /// have at most 255 inputs, so the scale of an output is repeated. Such a record loads bit for bit into a
-/// module with codes of the same `form`. Loaded floats are quantized.
+/// module with codes of the same `form`. Loaded floats are quantized. Codes with scales of columns are stored as floats.
 ///
 /// Copies of a module share codes. A copy that loads a record gets burn's quantized tensor instead, which is
 /// decoded for each use; the other copies keep their codes.
@@ -30,7 +30,7 @@ pub struct Packed {
 }
 
 /// The form of a [`Packed`], as visitors read it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PackedForm {
     /// Index in [`NAMES`].
     pub(crate) name: usize,
@@ -40,15 +40,18 @@ pub(crate) struct PackedForm {
     pub(crate) what: Use,
     /// Axis of the parameter that counts outputs.
     pub(crate) axis: OutputAxis,
+    /// Scales of columns, if there are any.
+    pub(crate) columns: Option<ColumnScales>,
 }
 
 impl PackedForm {
-    /// Encodes the form as numbers. The length depends on the use, since burn refuses records with other
-    /// shapes.
-    fn to_numbers(self) -> Vec<i64> {
+    /// Encodes the form as numbers. The length depends on the use and on the scales of columns, since burn refuses records
+    /// with other shapes.
+    fn to_numbers(&self) -> Vec<i64> {
         let (kind, detail) = self.what.to_numbers();
         let mut numbers = vec![self.name as i64, self.n_bytes as i64, kind, detail, number_of(self.axis)];
-        numbers.resize(5 + kind as usize, 0);
+        numbers.resize(N_NUMBERS + kind as usize, 0);
+        numbers.extend(self.columns.iter().flat_map(|columns| columns.bytes().iter().map(|&byte| i64::from(byte))));
         numbers
     }
 
@@ -56,13 +59,19 @@ impl PackedForm {
         let &[name, n_bytes, kind, detail, axis, ..] = numbers else { return None };
         let what = Use::from_numbers(kind, detail, shape)?;
         let axis = axis_of(axis)?;
-        Some(Self { name: usize::try_from(name).ok()?, n_bytes: usize::try_from(n_bytes).ok()?, what, axis })
+        let bytes = numbers.get(N_NUMBERS + usize::try_from(kind).ok()?..).unwrap_or_default();
+        let bytes = bytes.iter().map(|&byte| u8::try_from(byte).ok()).collect::<Option<Vec<u8>>>()?;
+        let columns = (!bytes.is_empty()).then(|| ColumnScales::of_bytes(bytes));
+        Some(Self { name: usize::try_from(name).ok()?, n_bytes: usize::try_from(n_bytes).ok()?, what, axis, columns })
     }
 
-    pub(crate) fn is_sparse(self) -> bool {
+    pub(crate) fn is_sparse(&self) -> bool {
         NAMES.get(self.name).is_some_and(|name| name.starts_with("sparse"))
     }
 }
+
+/// The numbers of a form, without those that follow for its use.
+const N_NUMBERS: usize = 5;
 
 /// Codes, their layout in the parameter, and their use.
 #[derive(Debug, Clone)]
@@ -83,9 +92,13 @@ impl CodeLayout {
         Self { kept, axis: rows.axis, axis_in_records, run: rows.run, what, is_sparse }
     }
 
+    fn columns(&self) -> Option<&ColumnScales> {
+        self.kept.columns()
+    }
+
     fn form(&self, device: &Device) -> Tensor<1, Int> {
         let (name, n_bytes) = (self.kept.name(), self.kept.n_bytes());
-        let form = PackedForm { name, n_bytes, what: self.what, axis: self.axis };
+        let form = PackedForm { name, n_bytes, what: self.what, axis: self.axis, columns: self.columns().cloned() };
         Tensor::from_data(TensorData::from(form.to_numbers().as_slice()), (device, DType::I64))
     }
 
@@ -95,7 +108,7 @@ impl CodeLayout {
         let [n_rows, n_cols] = weights.dims();
         let (codes, scales) = compressed::codes(&weights, device)?;
         let rows = Rows { axis: self.axis_in_records, run: self.run, ..Rows::plain(n_rows, n_cols) };
-        Ok(Coded { rows, codes, scales, is_sparse: self.is_sparse })
+        Ok(Coded { rows, codes, scales, columns: self.columns().cloned(), is_sparse: self.is_sparse })
     }
 }
 
@@ -127,7 +140,7 @@ impl SharedCodes {
     fn saved<const D: usize>(&self, own: Tensor<D>) -> Tensor<D> {
         let (held, device, shape) = (self.get(), own.device(), own.dims());
         let coded = match is_loaded(&own) {
-            true => Coded::of_tensor(own, held.axis, held.what, held.is_sparse),
+            true => Coded::of_tensor(own, held.axis, held.what, (held.columns(), held.is_sparse)),
             false => held.coded(&device),
         };
         let coded = coded.unwrap_or_else(|error| panic!("{error}")).along(held.axis_in_records);
@@ -143,7 +156,8 @@ impl SharedCodes {
         if tensor.dims() != shape {
             return if held.axis == held.axis_in_records { tensor } else { tensor.transpose() };
         }
-        let loaded = Coded::of_tensor(tensor.clone(), held.axis_in_records, held.what, held.is_sparse);
+        let form = (held.columns(), held.is_sparse);
+        let loaded = Coded::of_tensor(tensor.clone(), held.axis_in_records, held.what, form);
         let loaded = loaded.map(|coded| coded.along(held.axis));
         if self.has_copies() {
             return loaded.map_or(tensor, |coded| coded.to_burn(shape, held.what, &device));
@@ -245,11 +259,49 @@ pub(crate) fn kept_on<const D: usize>(param: &Param<Tensor<D>>, device: &Device)
 /// - Bug: the parameter has no codes
 pub(crate) fn codes_of<const D: usize>(param: &Param<Tensor<D>>, form: PackedForm) -> Result<Coded> {
     let in_records = if is_kept_turned(param) { OutputAxis::First } else { form.axis };
-    let coded = Coded::of_tensor(param.transform_for_save().val(), in_records, form.what, form.is_sparse())?;
+    let is_sparse = form.is_sparse();
+    let coded =
+        Coded::of_tensor(param.transform_for_save().val(), in_records, form.what, (form.columns.as_ref(), is_sparse))?;
     Ok(coded.along(form.axis))
 }
 
 /// Returns whether layers on this device can multiply codes: on CPU and CUDA devices without autodiff.
 pub fn holds_codes(device: &Device) -> bool {
     compressed::runs_on(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use briquette_cpu::ActivationGrid;
+
+    #[test]
+    fn a_form_is_read_back_with_its_scales_of_columns() {
+        for what in [Use::Int8(Some(ActivationGrid::Symmetric)), Use::Int4 { group: 32 }] {
+            for columns in [None, Some(ColumnScales::nearest([0.5, 2.0, 1.0]))] {
+                let form = PackedForm { name: 0, n_bytes: 12, what, axis: OutputAxis::Last, columns };
+                assert_eq!(PackedForm::from_numbers(&form.to_numbers(), &[3, 3]), Some(form));
+            }
+        }
+    }
+
+    #[test]
+    fn codes_with_scales_of_columns_become_floats_and_codes_again() {
+        let (device, what) = (Device::flex(), Use::Int8(Some(ActivationGrid::Asymmetric)));
+        let columns = ColumnScales::nearest([0.25, 1.0, 3.0, 8.0]);
+        let (codes, scales) = (vec![127, 1, -3, 4, 5, -127, 7, 0, 0, 9, 127, -2], vec![0.01, 0.5, 2.0]);
+        let rows = Rows::plain(3, 4);
+        let coded = Coded { rows, codes, scales, columns: Some(columns.clone()), is_sparse: false };
+        let floats = coded.to_burn([3, 4], what, &device);
+        assert_eq!(floats.dtype(), DType::F32);
+        let values = floats.clone().into_data().try_to_vec::<f32>().unwrap();
+        assert_eq!(values, coded.values());
+        let again = Coded::of_tensor(floats, OutputAxis::First, what, (Some(&columns), false)).unwrap();
+        assert_eq!((again.codes, again.columns), (coded.codes.clone(), Some(columns)));
+        let quant = coded.decision(what).quant.unwrap();
+        assert_eq!(quant.columns, coded.columns);
+        let kept = coded.pack(what, &device).unwrap().kept;
+        let decoded = compressed::decode(Tensor::<1>::ones([1], &device), &kept.rows());
+        assert_eq!(decoded.into_data().try_to_vec::<f32>().unwrap(), values);
+    }
 }

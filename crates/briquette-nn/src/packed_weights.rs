@@ -1,6 +1,8 @@
 //! Codes packed for the kernel that uses them.
 
-use briquette_ops::compressed::{LinearWeights, QuantizedConv2d, Table, Weights};
+use briquette_core::{ColumnScales, Error, Result};
+use briquette_ops::compressed::{InputColumns, LinearWeights, QuantizedConv2d, Table, Weights};
+use burn::tensor::Device;
 
 /// The storage forms of codes.
 #[derive(Debug, Clone)]
@@ -47,6 +49,26 @@ impl PackedWeights {
             Self::Linear(weights) => weights.n_bytes(),
             Self::Conv(weights) => weights.n_bytes(),
             Self::Table(table) | Self::Decoded(table) => table.n_bytes(),
+        }
+    }
+
+    /// Adds scales of columns to the weights of a linear layer.
+    ///
+    /// # Errors
+    /// Bug: only linear layers multiply inputs by scales of columns; other weights with them become floats.
+    pub(crate) fn with_columns(self, columns: Option<ColumnScales>, device: &Device) -> Result<Self> {
+        match (self, columns) {
+            (kept, None) => Ok(kept),
+            (Self::Linear(weights), columns) => Ok(Self::Linear(weights.with_columns(columns, device))),
+            _ => Err(Error::bug("scales of columns for weights that are not of a linear layer")),
+        }
+    }
+
+    /// Returns the scales of columns, if there are any.
+    pub(crate) fn columns(&self) -> Option<&ColumnScales> {
+        match self {
+            Self::Linear(weights) => weights.columns().map(InputColumns::scales),
+            Self::Conv(_) | Self::Table(_) | Self::Decoded(_) => None,
         }
     }
 

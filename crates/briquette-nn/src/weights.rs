@@ -57,8 +57,8 @@ struct CodesOnDevice {
 
 impl CodesOnDevice {
     fn read(&self) -> Result<(Coded, PackedForm)> {
-        let form = self.form.ok_or_else(|| Error::bug("codes without a form"))?;
-        Ok(((self.read)(form)?, form))
+        let form = self.form.clone().ok_or_else(|| Error::bug("codes without a form"))?;
+        Ok(((self.read)(form.clone())?, form))
     }
 }
 
@@ -106,7 +106,7 @@ impl ModuleItem {
     /// Returns the grid attached to the parameter, even if its rule has not begun.
     pub(crate) fn form(&self) -> Option<Form> {
         let of_codes = |codes: &CodesOnDevice| {
-            let what = codes.form?.what;
+            let what = codes.form.as_ref()?.what;
             let spec = what.spec(self.parameter.rows().n_cols);
             let (grid, grouping, scale) = (spec.grid, spec.grouping, spec.scale);
             Some(Form { grid, grouping, scale, activations: what.activations() })
@@ -327,7 +327,8 @@ impl ModuleVisitor for Collector {
                     let (numbers, shape) = (data.iter::<i64>().collect::<Vec<_>>(), &item.parameter.shape.0);
                     let form = PackedForm::from_numbers(&numbers, shape);
                     if let (Some(codes), Some(form)) = (&mut item.codes, form) {
-                        (codes.form, item.parameter.axis) = (Some(form), form.axis);
+                        item.parameter.axis = form.axis;
+                        codes.form = Some(form);
                     }
                 }
                 Err(error) => self.result = Err(error),

@@ -35,4 +35,4 @@ pub use int8_blocks::{CodedLinear, FeedForwardActivation, Int8BlockOps, feed_for
 pub use linears::linears;
 pub use product::{ProductOps, product};
 pub use quantized::{QuantizedOps, codes, conv2d, decode, embedding, linear, look_up};
-pub use weights::{Conv2dCall, LinearWeights, QuantizedConv2d, Table, Weights};
+pub use weights::{Conv2dCall, InputColumns, LinearWeights, QuantizedConv2d, Table, Weights};

@@ -2,6 +2,7 @@
 
 mod small_files;
 
+use crate::column_scales;
 use crate::evaluate::evaluate;
 use crate::frequency::{self, ScaledSource};
 use crate::memory::{limit_of_host, workers_within};
@@ -70,7 +71,8 @@ pub(crate) fn draft_of_size(
     let mut plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
     let workers = workers_within(limit.as_ref(), &mut plan, &checkpoint, workers, options)?;
     solve::shares(recipe, &mut plan, &checkpoint, scratch, &workers)?;
-    let scaled = frequency::scaled(recipe, &mut plan, &checkpoint, &workers)?;
+    let mut scaled = frequency::scaled(recipe, &mut plan, &checkpoint, &workers)?;
+    column_scales::choose(recipe, &mut plan, &checkpoint, scratch, &mut scaled, &workers)?;
     let mut prediction = plan.predict()?;
     if let Some(SizeRange { most, .. }) = wanted {
         prediction.n_bytes = prediction.n_bytes.min(most);

@@ -17,6 +17,7 @@ mod arch;
 pub mod batch;
 pub mod budget;
 pub mod calibrate;
+mod column_scales;
 mod compress;
 mod contents;
 pub mod distill;

@@ -138,7 +138,7 @@ impl<'a> CodedNetwork<'a> {
         let at_model = |error: Error| error.at(shown_path(&request.model));
         let of = |forms: &dyn WeightForms| to_onnx(&build, request.float, forms).map_err(at_model);
         match &request.int8 {
-            None => Ok(Self { network: of(&StoredForms::of(checkpoint))?, codes: None, calibration: None }),
+            None => Ok(Self { network: of(&StoredForms::of(checkpoint)?)?, codes: None, calibration: None }),
             Some(OnnxInt8::Dynamic(how)) => {
                 let layers = QuantizedLayers::new(checkpoint, how, options)?;
                 Ok(Self { network: of(&layers)?, codes: Some(Box::new(layers)), calibration: None })

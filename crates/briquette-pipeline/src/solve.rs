@@ -18,6 +18,7 @@ mod layerwise;
 mod one;
 mod owl;
 mod rows;
+mod scaled_stats;
 #[cfg(feature = "model")]
 mod signround;
 mod source;
@@ -33,10 +34,10 @@ use briquette_writer::{Cut, Plan, Pruning, TensorPlan};
 pub(crate) use fake_quantized::Simulated;
 use found::{Found, unit_at};
 pub(crate) use inputs::calibrated;
+pub(crate) use inputs::layers_of_original;
 use job::moving;
-pub(crate) use job::{CURVATURE, SolveJob};
+pub(crate) use job::{CURVATURE, SolveJob, layer_of};
 use one::Solver;
-#[cfg(feature = "model")]
 pub(crate) use one::rows_of;
 pub(crate) use owl::shares;
 pub(crate) use source::SolvedSource;

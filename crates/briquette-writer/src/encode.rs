@@ -137,6 +137,7 @@ pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSou
         grouping => grouping.per_row(n_cols).map(|per_row| n_rows * per_row),
     });
     let mut affines = Vec::with_capacity(n_groups.unwrap_or(0));
+    let mut columns = None;
     let mut keep = Vec::with_capacity(tensor.prune.map_or(0, |_| n_rows * Mask::row_bytes(n_cols)));
     for start in survey.pieces(tensor).iter() {
         let mut piece = reader.read(source, tensor, &start.rows, stop)?;
@@ -146,6 +147,7 @@ pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSou
             let (_, decision) = decider.strip(&subject, &mut rules, &strip, stop)?;
             keep.extend_from_slice(&decision.keep);
             affines.extend_from_slice(&decision.affines);
+            columns.clone_from(&decision.columns);
             Ok(())
         })?;
     }
@@ -154,7 +156,7 @@ pub fn decide(plan: &Plan, index: usize, survey: &Survey, source: &dyn TensorSou
         if quant.spec.grouping == Grouping::Tensor {
             affines.truncate(1);
         }
-        QuantParams::new(quant.spec.grid, quant.spec.grouping, n_cols, affines)
+        QuantParams::new(quant.spec.grid, quant.spec.grouping, n_cols, affines).with_columns(columns)
     });
     Ok(Decision { mask, quant })
 }
@@ -289,7 +291,7 @@ impl PartsOut<'_, '_> {
                 self.writes.put(self.tensor, Part::Blocks, *next, &blocks.coded)?;
                 *next += n_codes as u64;
             }
-            return self.put_parts(n_bytes, &[Part::Scale, Part::Zero]);
+            return self.put_parts(n_bytes, &[Part::Scale, Part::Zero, Part::ColumnScale]);
         }
         self.put_parts(n_bytes, &Part::ALL)
     }
@@ -311,7 +313,7 @@ fn offsets_before(task: &EncodeTask, start: &PieceStart) -> PartOffsets {
     let parts = coding.parts(tensor.value_dtype(), start.rows.start, tensor.rows().n_cols, start.n_kept);
     let mut offsets = [0; Part::ALL.len()];
     for spec in parts {
-        let is_shared = matches!(spec.part, Part::Scale | Part::Zero) && start.rows.start == 0;
+        let is_shared = matches!(spec.part, Part::Scale | Part::Zero | Part::ColumnScale) && start.rows.start == 0;
         offsets[spec.part as usize] = match spec.part {
             _ if is_shared => 0,
             // A block reserves one byte per code.

@@ -5,7 +5,7 @@ pub use crate::piece_sizes::PieceSizes;
 use crate::plan::TensorPlan;
 use crate::treatment::Cut;
 use briquette_core::encoded::CodeBlocks;
-use briquette_core::{Affine, DType, Error, Remedy, Result, Rows, rows, simd};
+use briquette_core::{Affine, ColumnScales, DType, Error, Remedy, Result, Rows, rows, simd};
 use briquette_formats::TensorSource;
 use std::ops::Range;
 
@@ -92,6 +92,8 @@ pub struct Piece<'a> {
     pub first_row: usize,
     /// The scales of these rows in the source, if they are reused.
     pub affines: Vec<Affine>,
+    /// The scales of the tensor's columns, if it has any.
+    pub columns: Option<ColumnScales>,
     /// The mask bits of these rows in the source, if its mask is reused.
     pub keep: Vec<u8>,
     /// The updated weights of these rows, if the source has any; else empty.
@@ -130,8 +132,10 @@ impl PieceReader {
         let affines = if has_scales { source.affines(tensor.index(), range.clone())? } else { Vec::new() };
         let keep = if has_mask { source.keep(tensor.index(), range.clone())? } else { Vec::new() };
         let updated = if tensor.is_moved { source.updated(tensor.index(), range.clone())? } else { Vec::new() };
+        let has_columns = tensor.quant.is_some_and(|quant| quant.spec.has_columns);
+        let columns = if has_columns { source.columns(tensor.index())? } else { None };
         let (values, dtype) = (&mut self.values, tensor.info.dtype);
-        Ok(Piece { bytes, first_row: range.start, affines, keep, updated, values, dtype, rows })
+        Ok(Piece { bytes, first_row: range.start, affines, columns, keep, updated, values, dtype, rows })
     }
 }
 

@@ -28,7 +28,7 @@ const FLAGS: [(&str, &str); 20] = [
 ];
 
 /// The flag of each key of a stage, by the kind of the stage.
-const STAGE_FLAGS: [(&str, &str, &str); 16] = [
+const STAGE_FLAGS: [(&str, &str, &str); 17] = [
     ("shrink", "ratio", "--shrink"),
     ("shrink", "method", "--shrink-method"),
     ("shrink", "parts", "--shrink-parts"),
@@ -43,6 +43,7 @@ const STAGE_FLAGS: [(&str, &str, &str); 16] = [
     ("quantize", "range", "--range"),
     ("quantize", "round", "--round"),
     ("quantize", "reconstruct", "--reconstruct"),
+    ("quantize", "column_scales", "--column-scales"),
     ("quantize", "roles", "--quantize-roles"),
     ("cast", "dtype", "--cast"),
 ];

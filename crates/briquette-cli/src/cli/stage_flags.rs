@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Flags that a recipe replaces.
 ///
 /// This includes flags that others require, because clap allows a flag whose required flag conflicts.
-const IN_A_RECIPE: [&str; 30] = [
+const IN_A_RECIPE: [&str; 31] = [
     "bytes",
     "bits",
     "min",
@@ -34,6 +34,7 @@ const IN_A_RECIPE: [&str; 30] = [
     "max_length",
     "round",
     "reconstruct",
+    "column_scales",
     "quantize",
     "range",
     "quantize_roles",
@@ -141,6 +142,10 @@ pub(crate) struct What {
     /// signround learns the rounding and scales of each block from its outputs on --data (200 steps)
     #[arg(long, value_name = "HOW", requires = "rounding", help_heading = "Quantization")]
     pub(crate) reconstruct: Option<String>,
+    /// Give the columns of linear layers scales too, which multiply inputs before they are rounded: those of SmoothQuant or
+    /// AWQ, chosen for each input (needs input statistics)
+    #[arg(long, requires = "quantize", help_heading = "Quantization")]
+    pub(crate) column_scales: bool,
     /// Store tensors that are not quantized in another type: f16, bf16 or f32
     #[arg(long, value_name = "TYPE", help_heading = "Quantization")]
     pub(crate) cast: Option<String>,

@@ -116,6 +116,24 @@ pub(crate) fn coarse_gelu(level: SimdLevel, x: &mut [f32]) {
     on_path!(level, coarse_gelu_all(x: &mut [f32]));
 }
 
+#[inline(always)]
+fn multiply_all(x: &[f32], by: &[f32], out: &mut [f32]) {
+    for at in 0..out.len() {
+        out[at] = x[at] * by[at];
+    }
+}
+
+/// Multiplies each row of `x` by one factor for each column.
+///
+/// # Panics
+/// If the rows are not whole, or `out` has another length.
+pub(crate) fn multiply_columns(level: SimdLevel, x: &[f32], columns: &[f32], out: &mut [f32]) {
+    assert!(x.len() == out.len() && x.len().is_multiple_of(columns.len()), "rows of {} columns", columns.len());
+    for (x, out) in x.chunks_exact(columns.len()).zip(out.chunks_exact_mut(columns.len())) {
+        on_path!(level, multiply_all(x: &[f32], columns: &[f32], out: &mut [f32]));
+    }
+}
+
 /// See [`gelu`](super::gelu()).
 pub(crate) fn gelu(level: SimdLevel, x: &mut [f32]) {
     on_path!(level, gelu_all(x: &mut [f32]));

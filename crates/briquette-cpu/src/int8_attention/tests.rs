@@ -10,7 +10,7 @@ fn rounded(layers: &SelfAttention, x: &[f32], which: usize) -> (Vec<Vec<f64>>, V
     let (n_tokens, n) = (layers.shape.batch * layers.shape.length, weights.n_out());
     let plain = packed(n, weights.n_in(), which as u64 + 1);
     let mut y = vec![0.0; n_tokens * n];
-    int8_linear(SimdLevel::SCALAR, x, n_tokens, layers.grid, &plain, bias, &mut y);
+    int8_linear(SimdLevel::SCALAR, x, n_tokens, layers.inputs, &plain, bias, &mut y);
     let rows = quantize_rows(SimdLevel::SCALAR, &y, n_tokens, n, ActivationGrid::Symmetric);
     let scales: Vec<f64> = rows.scales().iter().map(|&scale| f64::from(scale)).collect();
     let value = |row: usize, code: &u8| (f64::from(*code) - 128.0) * scales[row];
@@ -54,7 +54,7 @@ fn for_shapes(see: impl Fn(&SelfAttention, &[f32], &[f32])) {
         for padding in [&[][..], &some] {
             let layers = SelfAttention {
                 layers: [(&q, Some(&bias)), (&k, None), (&v, None)],
-                grid: ActivationGrid::Asymmetric,
+                inputs: ActivationGrid::Asymmetric.into(),
                 shape,
                 padding,
             };
@@ -86,7 +86,7 @@ fn non_finite_values_reach_the_queries_that_attend_to_them() {
     let shape = AttentionShape { batch: 2, length: 40, n_heads: 1, n_kv_heads: 1, width: 8, is_causal: false };
     let layers = [1, 2, 3].map(|seed| packed(8, 5, seed));
     let [q, k, v] = layers.each_ref().map(|weights| (weights as &dyn Int8Weights, None));
-    let mut layers = SelfAttention { layers: [q, k, v], grid: ActivationGrid::Symmetric, shape, padding: &[] };
+    let mut layers = SelfAttention { layers: [q, k, v], inputs: ActivationGrid::Symmetric.into(), shape, padding: &[] };
     let mut x = floats(2 * 40 * 5, 3);
     x[3 * 5] = f32::NAN;
     let hidden: Vec<bool> = (0..80).map(|token| token == 3 || token >= 40).collect();
@@ -109,6 +109,6 @@ fn head_widths_not_divisible_by_four_panic() {
     let shape = AttentionShape { batch: 1, length: 2, n_heads: 1, n_kv_heads: 1, width: 6, is_causal: false };
     let weights = packed(6, 4, 1);
     let layers = [(&weights as &dyn Int8Weights, None); 3];
-    let layers = SelfAttention { layers, grid: ActivationGrid::Symmetric, shape, padding: &[] };
+    let layers = SelfAttention { layers, inputs: ActivationGrid::Symmetric.into(), shape, padding: &[] };
     int8_self_attention(SimdLevel::SCALAR, &[0.0; 8], &layers, &mut [0.0; 12]);
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::linear::tests::{floats, numbers};
-use crate::quantize_rows;
+use crate::{ActivationGrid, quantize_rows};
 use proptest::prelude::*;
 
 const GRIDS: [ActivationGrid; 3] =

@@ -2,7 +2,7 @@
 
 use crate::io::tensor_name::TensorName;
 use crate::io::{InputFile, limits, names};
-use briquette_core::{Affine, DType, Error, Result, Shape};
+use briquette_core::{Affine, ColumnScales, DType, Error, Result, Shape};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -104,6 +104,14 @@ pub trait TensorSource: Send + Sync {
     /// See [`read`](Self::read).
     fn affines(&self, _index: usize, _rows: Range<usize>) -> Result<Vec<Affine>> {
         Ok(Vec::new())
+    }
+
+    /// Returns the scales of the columns of tensor `index`, if it has any.
+    ///
+    /// # Errors
+    /// See [`read`](Self::read).
+    fn columns(&self, _index: usize) -> Result<Option<ColumnScales>> {
+        Ok(None)
     }
 
     /// Returns the mask of some rows of tensor `index`, if one was already computed; else it is empty.

@@ -20,6 +20,7 @@ pub(super) const ROW: FormatRow = FormatRow {
     codes: Some(CodeSupport {
         misfit,
         grid: Some(GridKind::SymmetricFull),
+        has_columns: false,
         scale: Some(ScaleType::F32),
         // The compressed-tensors library runs the model, with its own activation scale.
         symmetric: ActivationRounding::SymmetricFull,

@@ -11,6 +11,8 @@ pub struct CodeSupport {
     pub(super) misfit: fn(Codes, OutputAxis) -> Option<Misfit>,
     /// The grid of new codes, if the format fixes it.
     pub(super) grid: Option<GridKind>,
+    /// Whether columns may have scales.
+    pub(super) has_columns: bool,
     /// The type of scales, if the format fixes it.
     pub(super) scale: Option<ScaleType>,
     /// The meaning of symmetric activation quantization.
@@ -44,11 +46,20 @@ impl std::fmt::Display for Misfit {
 
 impl CodeSupport {
     /// Support for all codes.
-    pub(super) const ALL: Self =
-        Self { misfit: |_, _| None, grid: None, scale: None, symmetric: ActivationRounding::Symmetric };
+    pub(super) const ALL: Self = Self {
+        misfit: |_, _| None,
+        grid: None,
+        has_columns: true,
+        scale: None,
+        symmetric: ActivationRounding::Symmetric,
+    };
 
     /// Returns why codes of a weight with outputs on this axis are not supported; `None` if they are.
     pub fn misfit(&self, codes: Codes, axis: OutputAxis) -> Option<Misfit> {
+        if codes.has_columns && !self.has_columns {
+            let holds = "the format does not support scales of columns";
+            return Some(Misfit::Scheme { holds, instead: "a stage without column_scales, or the format briquette" });
+        }
         (self.misfit)(codes, axis)
     }
 

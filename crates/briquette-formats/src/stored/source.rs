@@ -5,7 +5,7 @@ use super::{DecodeBuffers, StoredDir, StoredTensor};
 use crate::InputFile;
 use crate::tensor::{TensorInfo, TensorSource};
 use briquette_core::encoded::Part;
-use briquette_core::{Affine, Coding, DType, Error, Grouping, Result, block, rows, simd};
+use briquette_core::{Affine, Coding, ColumnScales, DType, Error, Grouping, Result, block, rows, simd};
 use std::ops::Range;
 
 impl StoredDir {
@@ -84,6 +84,16 @@ impl TensorSource for StoredDir {
         self.read_scales(tensor, rows, &mut scratch)?;
         let n = scratch.scale.len() / codes.scale.n_bytes();
         Ok((0..n).map(|i| block::read_affine(codes, &scratch.scale, &scratch.zero, i)).collect())
+    }
+
+    fn columns(&self, index: usize) -> Result<Option<ColumnScales>> {
+        let tensor = &self.tensors[index];
+        if !tensor.coding.codes.is_some_and(|codes| codes.has_columns) {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        self.read_part(tensor, Part::ColumnScale, 0..tensor.rows().n_cols, &mut bytes)?;
+        Ok(Some(ColumnScales::of_bytes(bytes)))
     }
 
     fn reads_ranges(&self, index: usize) -> bool {

@@ -29,8 +29,10 @@ pub(super) struct Emitter<'a> {
     streamed: BTreeMap<OnnxWeight, String>,
     /// Names of constants in memory, by type, shape and bytes.
     constants: BTreeMap<(OnnxType, Vec<usize>, Vec<u8>), String>,
-    /// Codes, scale and zero point of inputs of integer products, with and without a vector that multiplies the input.
-    pub(super) rounded_inputs: BTreeMap<(Operand, bool), [String; 3]>,
+    /// Inputs times the vector with this number, in f32.
+    pub(super) scaled_inputs: BTreeMap<(Operand, usize), String>,
+    /// Codes, scale and zero point of inputs of integer products, by the number of the vector that multiplies the input.
+    pub(super) rounded_inputs: BTreeMap<(Operand, Option<usize>), [String; 3]>,
     /// Values that several nodes share, such as masks.
     shared: BTreeMap<String, String>,
     names: BTreeSet<String>,
@@ -51,6 +53,7 @@ impl<'a> Emitter<'a> {
             weights: Vec::new(),
             streamed: BTreeMap::new(),
             constants: BTreeMap::new(),
+            scaled_inputs: BTreeMap::new(),
             rounded_inputs: BTreeMap::new(),
             shared: BTreeMap::new(),
             names: BTreeSet::new(),

@@ -39,10 +39,43 @@ fn weighted(to: &mut Emitter, node: NodeId, input: Operand, x: &str, weight: Wei
             let matrix = matrix(to, weight);
             to.plain("MatMul", &[x, &matrix])
         }
-        LinearForm::Int8 => dequantized(to, x, weight),
-        LinearForm::Int8Dynamic { has_input_scale } => dynamic(to, input, x, weight, has_input_scale),
-        LinearForm::Blocks { bits, group, has_zero_points } => blocks(to, x, weight, bits, group, has_zero_points),
+        LinearForm::Int8 => {
+            let x = scaled_as_before(to, input, x, weight);
+            dequantized(to, &x, weight)
+        }
+        LinearForm::Int8Dynamic => dynamic(to, input, x, weight),
+        LinearForm::Blocks { bits, group, has_zero_points } => {
+            let x = scaled_as_before(to, input, x, weight);
+            blocks(to, &x, weight, bits, group, has_zero_points)
+        }
     })
+}
+
+/// An input in f32, times the vector of a weight if it has one.
+fn scaled(to: &mut Emitter, input: Operand, x: &str, weight: WeightId) -> String {
+    let number = to.forms.input_scale(&to.symbolic.graph.weights[weight.0]);
+    if let Some(known) = number.and_then(|number| to.scaled_inputs.get(&(input, number))) {
+        return known.clone();
+    }
+    let mut x = x.to_string();
+    if to.float_type() != OnnxType::F32 {
+        x = to.cast(&x, OnnxType::F32);
+    }
+    let Some(number) = number else { return x };
+    let [_, n_in] = extents(to, weight);
+    let scale = to.streamed(weight, WeightBytes::InputScales, ".input_scale", OnnxType::F32, vec![n_in]);
+    let product = to.plain("Mul", &[&x, &scale]);
+    to.scaled_inputs.insert((input, number), product.clone());
+    product
+}
+
+/// An input times the vector of a weight if it has one, in the model's type.
+fn scaled_as_before(to: &mut Emitter, input: Operand, x: &str, weight: WeightId) -> String {
+    if to.forms.input_scale(&to.symbolic.graph.weights[weight.0]).is_none() {
+        return x.to_string();
+    }
+    let product = scaled(to, input, x, weight);
+    if to.float_type() == OnnxType::F32 { product } else { to.cast(&product, to.float_type()) }
 }
 
 /// The extents `[out, in]` of a weight that is stored so.
@@ -112,10 +145,10 @@ fn dequantized(to: &mut Emitter, x: &str, weight: WeightId) -> String {
 }
 
 /// Rounds inputs to 8 bits, multiplies integers and scales the sums.
-fn dynamic(to: &mut Emitter, input: Operand, x: &str, weight: WeightId, has_input_scale: bool) -> String {
+fn dynamic(to: &mut Emitter, input: Operand, x: &str, weight: WeightId) -> String {
     let [n_out, _] = extents(to, weight);
     let is_half = to.float_type() != OnnxType::F32;
-    let [rounded, scale, zero] = rounded(to, input, x, weight, has_input_scale);
+    let [rounded, scale, zero] = rounded(to, input, x, weight);
     let codes = code_matrix(to, weight);
     let scales = to.streamed(weight, WeightBytes::RowScales, ".scale", OnnxType::F32, vec![n_out]);
     let sums = to.plain("MatMulInteger", &[&rounded, &codes, &zero]);
@@ -125,23 +158,16 @@ fn dynamic(to: &mut Emitter, input: Operand, x: &str, weight: WeightId, has_inpu
     if is_half { to.cast(&product, OnnxType::F16) } else { product }
 }
 
-/// Codes, scale and zero point of an input. Layers with the same input share them, and the vector that multiplies the input.
-fn rounded(to: &mut Emitter, input: Operand, x: &str, weight: WeightId, has_input_scale: bool) -> [String; 3] {
-    if let Some(known) = to.rounded_inputs.get(&(input, has_input_scale)) {
+/// Codes, scale and zero point of an input. Layers with the same input and the same vector share them.
+fn rounded(to: &mut Emitter, input: Operand, x: &str, weight: WeightId) -> [String; 3] {
+    let key = (input, to.forms.input_scale(&to.symbolic.graph.weights[weight.0]));
+    if let Some(known) = to.rounded_inputs.get(&key) {
         return known.clone();
     }
-    let mut x = x.to_string();
-    if to.float_type() != OnnxType::F32 {
-        x = to.cast(&x, OnnxType::F32);
-    }
-    if has_input_scale {
-        let [_, n_in] = extents(to, weight);
-        let scale = to.streamed(weight, WeightBytes::InputScales, ".input_scale", OnnxType::F32, vec![n_in]);
-        x = to.plain("Mul", &[&x, &scale]);
-    }
+    let x = scaled(to, input, x, weight);
     let outputs = to.ops("DynamicQuantizeLinear", &[&x], Vec::new(), 3);
     let found: [String; 3] = std::array::from_fn(|at| outputs[at].clone());
-    to.rounded_inputs.insert((input, has_input_scale), found.clone());
+    to.rounded_inputs.insert(key, found.clone());
     found
 }
 

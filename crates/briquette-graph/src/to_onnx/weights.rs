@@ -21,10 +21,7 @@ pub enum LinearForm {
     /// int8 codes with a scale for each output, which the model dequantizes.
     Int8,
     /// int8 codes with a scale for each output. The model rounds inputs to 8 bits and multiplies integers.
-    Int8Dynamic {
-        /// Whether inputs are multiplied by a vector before rounding; the weight is divided by it.
-        has_input_scale: bool,
-    },
+    Int8Dynamic,
     /// Codes of 4 or 8 bits with a scale for each group of inputs: `com.microsoft.MatMulNBits`.
     Blocks {
         /// Bits of a code, 4 or 8.
@@ -53,6 +50,12 @@ pub enum TableForm {
 pub trait WeightForms {
     /// Returns the form of a linear layer's weight.
     fn linear(&self, weight: &Weight) -> LinearForm;
+    /// Returns the number of the vector that multiplies the inputs of a linear layer in codes; the weight is divided by it.
+    ///
+    /// Layers of one input with the same number share the product.
+    fn input_scale(&self, _weight: &Weight) -> Option<usize> {
+        None
+    }
     /// Returns the form of a table.
     fn table(&self, weight: &Weight) -> TableForm;
     /// Returns whether a matrix may be transposed in memory. Others get an operator that transposes them.

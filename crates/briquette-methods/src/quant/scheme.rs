@@ -16,12 +16,20 @@ pub struct QuantSpec {
     pub range: ScaleSearch,
     /// The type of the scales.
     pub scale: ScaleType,
+    /// Whether each column has a scale too.
+    pub has_columns: bool,
 }
 
 impl QuantSpec {
     /// Returns the layout of the resulting codes.
     pub fn codes(&self) -> Codes {
-        Codes { bits: self.grid.n_bits(), grid: self.grid.kind(), grouping: self.grouping, scale: self.scale }
+        Codes {
+            bits: self.grid.n_bits(),
+            grid: self.grid.kind(),
+            grouping: self.grouping,
+            scale: self.scale,
+            has_columns: self.has_columns,
+        }
     }
 
     /// Returns the scheme for rows of `n_cols` weights. It has one scale per row if the groups do not divide
@@ -92,6 +100,7 @@ impl Scheme {
             grouping: Grouping::Row,
             range: ScaleSearch::AbsMax,
             scale: ScaleType::F32,
+            has_columns: false,
         },
         activations: Activations::Float,
     };
@@ -145,7 +154,7 @@ impl Scheme {
         }
         let grid = Grid::new(n_bits, kind)?;
         let range = if grid.is_asymmetric() { ScaleSearch::MinMax } else { ScaleSearch::AbsMax };
-        let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32 };
+        let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32, has_columns: false };
         Some(Self { weights, activations: Activations::Float })
     }
 

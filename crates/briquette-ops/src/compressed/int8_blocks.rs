@@ -75,7 +75,7 @@ pub fn self_attention(
     n_heads: usize,
     padding: &Tensor<2, Bool>,
 ) -> Option<Tensor<3>> {
-    let is_alike = layers.iter().all(|layer| takes(x, layer) && layer.weights.grid == layers[0].weights.grid);
+    let is_alike = layers.iter().all(|layer| takes(x, layer) && layer.weights.takes_codes_of(&layers[0].weights));
     if !is_alike || !(layers[0].weights.n_out() / n_heads.max(1)).is_multiple_of(4) {
         return None;
     }

@@ -17,6 +17,10 @@ pub fn linears<const D: usize>(x: Tensor<D>, layers: &[CodedLinear]) -> Vec<Tens
     let Some(grid) = shared_grid(layers) else {
         return layers.iter().map(|layer| linear(x.clone(), &layer.weights, layer.bias.clone())).collect();
     };
+    let x = match layers[0].weights.multiplies_before() {
+        Some(columns) => columns.multiply(x),
+        None => x,
+    };
     cube::linears(x, layers, grid)
 }
 
@@ -26,7 +30,7 @@ fn shared_grid(layers: &[CodedLinear]) -> Option<ActivationGrid> {
     let is_alike = |layer: &CodedLinear| {
         let weights = &layer.weights;
         let is_placed = weights.placed.on_host().is_none() && weights.placed.n_bits() == 8;
-        is_placed && weights.grid == first.grid && weights.n_in() == first.n_in()
+        is_placed && weights.takes_codes_of(first)
     };
     first.grid.filter(|_| layers.len() > 1 && layers.iter().all(is_alike))
 }

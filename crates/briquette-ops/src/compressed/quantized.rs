@@ -51,6 +51,8 @@ pub trait QuantizedOps: Backend {
 
 /// Computes `y[.., o] = Σᵢ x[.., i] * w[o, i] + bias[o]`.
 ///
+/// With scales of columns, `x` is multiplied by them first.
+///
 /// See [`int8_linear`](briquette_cpu::int8_linear), [`weight_only_linear`](briquette_cpu::weight_only_linear),
 /// [`int4_linear`](briquette_cpu::int4_linear) and [`w4a8_linear`](briquette_cpu::w4a8_linear()).
 ///
@@ -62,6 +64,10 @@ pub fn linear<const D: usize>(x: Tensor<D>, weights: &LinearWeights, bias: Optio
     if let Some(bias) = &bias {
         assert_eq!(bias.dims()[0], weights.n_out(), "a bias for {} outputs", weights.n_out());
     }
+    let x = match weights.multiplies_before() {
+        Some(columns) => columns.multiply(x),
+        None => x,
+    };
     let x = match weights.rounds_before() {
         Some(grid) => round_activations(x, weights.n_in(), grid),
         None => x,
@@ -123,12 +129,22 @@ pub fn look_up(ids: Tensor<2, Int>, weights: &LinearWeights) -> Tensor<3> {
         let row = usize::try_from(id).unwrap_or(usize::MAX);
         assert!(row < weights.n_out(), "id {id} in a table of {} rows", weights.n_out());
         kept.read_row(row, out);
+        weights.columns().iter().for_each(|columns| columns.scales().multiply(out));
     }
     Tensor::from_data(TensorData::new(out, [n, length, n_in]), &device)
 }
 
 /// Returns the weights as rows of floats, `[rows, columns]`, with the device and type of `like`.
 pub fn decode<const D: usize>(like: Tensor<D>, weights: &Weights) -> Tensor<2> {
+    let rows = decode_rows(like, weights);
+    match weights.input_columns() {
+        Some(columns) => columns.multiply(rows),
+        None => rows,
+    }
+}
+
+/// Returns the codes times the scales of rows.
+fn decode_rows<const D: usize>(like: Tensor<D>, weights: &Weights) -> Tensor<2> {
     let (device, dtype) = (like.device(), like.dtype());
     if let Some(floats) = weights.host_floats() {
         return Tensor::from_data(TensorData::new(floats, weights.dims()), (&device, dtype));
@@ -138,7 +154,8 @@ pub fn decode<const D: usize>(like: Tensor<D>, weights: &Weights) -> Tensor<2> {
     if device.is_autodiff() { Tensor::from_inner(rows) } else { rows }
 }
 
-/// Returns the codes `[rows, columns]`, including zeros, and the scales: one per row, or one per group.
+/// Returns the codes `[rows, columns]`, including zeros, and the scales: one per row, or one per group. Scales of columns
+/// are not part of them.
 ///
 /// Codes on a GPU are read back as `round(value / scale)`, which is exact because a value is its code times its
 /// scale.
@@ -150,7 +167,7 @@ pub fn codes(weights: &Weights, device: &Device) -> Result<(Vec<i8>, Vec<f32>)> 
         return Ok(codes);
     }
     let like = Tensor::<1>::zeros([1], (&device.clone().without_autodiff(), DType::F32));
-    let data = decode(like, weights).try_into_data().map_err(|error| unreadable(&error))?;
+    let data = decode_rows(like, weights).try_into_data().map_err(|error| unreadable(&error))?;
     let scales = weights.cuda_scales().unwrap_or_default();
     let each = data.num_elements() / scales.len().max(1);
     let values: Vec<f32> = data.iter::<f32>().collect();

@@ -1,4 +1,5 @@
 use super::*;
+use briquette_core::ColumnScales;
 use briquette_cpu::{ActivationGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, PackedW4A8, SparseInt8};
 use burn::tensor::module;
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
@@ -55,6 +56,70 @@ fn int4_by_int8_equals_weight_only_int4_with_rounded_inputs() {
         assert_eq!(weights.host_floats(), floats.host_floats(), "{grid:?}");
         assert_eq!(super::codes(&weights, &device).unwrap(), super::codes(&floats, &device).unwrap(), "{grid:?}");
     }
+}
+
+#[test]
+fn scales_of_columns_multiply_inputs_and_decoded_weights() {
+    let device = Device::flex();
+    let (n_out, n_in, group) = (40, 70, 32);
+    let scale = |at: usize| [0.5_f64, 1.0, 2.0, 8.0][at % 4];
+    let columns = ColumnScales::nearest((0..n_in).map(scale));
+    let factors = Tensor::<1>::from_data(TensorData::from(columns.values()), &device);
+    let many = codes(n_out * n_in);
+    let few: Vec<i8> = many.iter().map(|code| code >> 4).collect();
+    let (scales, of_groups) = (vec![0.01; n_out], vec![0.01; n_out * n_in.div_ceil(group)]);
+    let dims = [n_out, n_in];
+    let int8 = |is_sparse, grid| LinearWeights::int8_on(&device, &many, &scales, dims, is_sparse, grid).unwrap();
+    let int4 = |grid| LinearWeights::int4_on(&device, &few, &of_groups, dims, group, grid).unwrap();
+    let grids = [Some(ActivationGrid::Asymmetric), Some(ActivationGrid::Symmetric), None];
+    let x = Tensor::<3>::random([2, 5, n_in], Distribution::Uniform(-1.0, 2.0), &device);
+    let bias = Some(Tensor::<1>::ones([n_out], &device) * 0.5);
+    for grid in grids {
+        for plain in [int8(false, grid), int8(true, grid), int4(grid)] {
+            let name = format!("{} {grid:?}", plain.name());
+            let scaled = plain.clone().with_columns(Some(columns.clone()), &device);
+            let multiplied = x.clone() * factors.clone().reshape([1, 1, -1]);
+            let expected = linear(multiplied, &plain, bias.clone());
+            let found = linear(x.clone(), &scaled, bias.clone());
+            assert_eq!((found - expected).abs().max().into_scalar::<f32>(), 0.0, "{name}");
+            let like = Tensor::<1>::ones([1], &device);
+            let [plain, scaled] = [plain, scaled].map(Weights::Linear);
+            let [of_plain, of_scaled] = [&plain, &scaled].map(|weights| decode(like.clone(), weights));
+            let apart = of_plain * factors.clone().reshape([1, -1]) - of_scaled;
+            assert_eq!(apart.abs().max().into_scalar::<f32>(), 0.0, "{name}");
+            assert_eq!(super::codes(&plain, &device).unwrap(), super::codes(&scaled, &device).unwrap(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn blocks_with_scales_of_columns_equal_their_layers() {
+    let device = Device::flex();
+    let (n_in, n) = (32, 64);
+    let layer = |n_out: usize, n_in: usize, factor: f64| {
+        let codes = codes(n_out * n_in);
+        let grid = Some(ActivationGrid::Asymmetric);
+        let weights = LinearWeights::int8_on(&device, &codes, &vec![0.01; n_out], [n_out, n_in], false, grid).unwrap();
+        let columns = ColumnScales::nearest((0..n_in).map(|at| factor * (1 + at % 5) as f64));
+        CodedLinear { weights: weights.with_columns(Some(columns), &device), bias: None }
+    };
+    let x = Tensor::<3>::random([2, 7, n_in], Distribution::Uniform(-1.0, 1.0), &device);
+    let through = |x: Tensor<3>, layer: &CodedLinear| linear(x, &layer.weights, layer.bias.clone());
+    let (up, down) = (layer(n, n_in, 0.5), layer(n_in, n, 2.0));
+    let expected = through(burn::tensor::activation::relu(through(x.clone(), &up)), &down);
+    let found = feed_forward(&x, [up, down], FeedForwardActivation::Relu).unwrap();
+    assert_eq!((found - expected).abs().max().into_scalar::<f32>(), 0.0);
+    // Queries, keys and values share their codes, so their scales must be equal.
+    let padding = Tensor::<2, burn::tensor::Bool>::from_data([[false; 7]; 2], &device);
+    let alike = [1.0, 1.0, 1.0].map(|factor| layer(n_in, n_in, factor));
+    let plain = alike.clone().map(|layer| CodedLinear { weights: layer.weights.with_columns(None, &device), ..layer });
+    let multiply = alike[0].weights.columns().unwrap().scales().values().to_vec();
+    let multiplied =
+        x.clone() * Tensor::<1>::from_data(TensorData::from(multiply.as_slice()), &device).reshape([1, 1, -1]);
+    let expected = self_attention(&multiplied, plain, 4, &padding).unwrap();
+    let found = self_attention(&x, alike, 4, &padding).unwrap();
+    assert_eq!((found - expected).abs().max().into_scalar::<f32>(), 0.0);
+    assert!(self_attention(&x, [1.0, 2.0, 1.0].map(|factor| layer(n_in, n_in, factor)), 4, &padding).is_none());
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! Quantized weights as cheap handles, packed for the device that uses them.
 
+mod columns;
 mod conv2d;
 mod linear;
 mod table;
 
 use super::device::{is_cpu, runs_on};
 use super::host_or_cuda::WeightInfo;
+use briquette_core::ColumnScales;
 use burn::tensor::Device;
+pub use columns::InputColumns;
 pub use conv2d::{Conv2dCall, QuantizedConv2d};
 pub(super) use linear::HostLinear;
 pub use linear::LinearWeights;
@@ -64,7 +67,20 @@ impl Weights {
         }
     }
 
-    /// Returns the weights as f32 if they are on the host.
+    /// Returns the scales of columns, if there are any.
+    pub fn columns(&self) -> Option<&ColumnScales> {
+        self.input_columns().map(InputColumns::scales)
+    }
+
+    /// Returns the scales of columns that inputs are multiplied by, if there are any.
+    pub(super) fn input_columns(&self) -> Option<&InputColumns> {
+        match self {
+            Self::Linear(weights) => weights.columns(),
+            Self::Conv(_) | Self::Table(_) => None,
+        }
+    }
+
+    /// Returns the codes times the scales of rows as f32, if they are on the host.
     pub(super) fn host_floats(&self) -> Option<Vec<f32>> {
         match self {
             Self::Linear(weights) => weights.placed.on_host().map(HostLinear::to_floats),

@@ -1,6 +1,6 @@
 //! A checkpoint with scales for some of its tensors.
 
-use briquette_core::{Affine, Grid, Result};
+use briquette_core::{Affine, ColumnScales, Grid, Result};
 use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
 use briquette_methods::quant::range;
 use briquette_writer::piece::{PieceReader, pieces_of};
@@ -8,15 +8,26 @@ use briquette_writer::{TensorPlan, Workers};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A checkpoint, and one scale for each row of some tensors.
+/// A checkpoint, one scale for each row of some tensors, and one for each column of others.
 pub(crate) struct ScaledSource<'a> {
     checkpoint: &'a Checkpoint,
     scales: BTreeMap<usize, Vec<Affine>>,
+    columns: BTreeMap<usize, ColumnScales>,
 }
 
 impl<'a> ScaledSource<'a> {
     pub(super) fn new(checkpoint: &'a Checkpoint) -> Self {
-        Self { checkpoint, scales: BTreeMap::new() }
+        Self { checkpoint, scales: BTreeMap::new(), columns: BTreeMap::new() }
+    }
+
+    /// Returns whether columns of a tensor have new scales.
+    pub(crate) fn has_columns(&self, index: usize) -> bool {
+        self.columns.contains_key(&index)
+    }
+
+    /// Sets the scales of a tensor's columns.
+    pub(crate) fn add_columns(&mut self, index: usize, columns: ColumnScales) {
+        self.columns.insert(index, columns);
     }
 
     /// Computes the scales of a tensor from its step size and the factor of each row.
@@ -59,6 +70,13 @@ impl TensorSource for ScaledSource<'_> {
         match self.scales(index, rows.clone()) {
             Some(scales) => Ok(scales.to_vec()),
             None => self.checkpoint.affines(index, rows),
+        }
+    }
+
+    fn columns(&self, index: usize) -> Result<Option<ColumnScales>> {
+        match self.columns.get(&index) {
+            Some(columns) => Ok(Some(columns.clone())),
+            None => self.checkpoint.columns(index),
         }
     }
 

@@ -62,7 +62,7 @@ impl<'a> WeightReader<'a> {
             WeightBytes::Blocks => self.blocks(weight, to),
             WeightBytes::BlockScales => self.block_scales(weight, to),
             WeightBytes::BlockZeros => self.block_zeros(weight, to),
-            WeightBytes::InputScales => Err(Error::bug("the checkpoint has no input scales")),
+            WeightBytes::InputScales => self.input_scales(weight, to),
         };
         passed.map_err(|error| if error.message.contains(name.as_str()) { error } else { error.at(name) })
     }
@@ -153,6 +153,13 @@ impl<'a> WeightReader<'a> {
     fn row_scales(&self, weight: WeightId, dtype: DType, to: &mut ByteSink) -> Result<()> {
         let (index, stored, _) = self.stored(weight)?;
         to(&bytes_of(&stored.scales(index)?, dtype))
+    }
+
+    /// The scale of each column, in f32.
+    fn input_scales(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
+        let columns = self.checkpoint.columns(self.tensor(weight).0)?;
+        let columns = columns.ok_or_else(|| Error::bug("the checkpoint has no scales of columns"))?;
+        to(&bytes_of(columns.values(), DType::F32))
     }
 
     /// Codes without sign, packed with the first in the low bits: see `MatMulNBits`.

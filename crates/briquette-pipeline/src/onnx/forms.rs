@@ -1,8 +1,8 @@
 //! The form of each weight in ONNX, by its coding in the checkpoint.
 
 use briquette_core::encoded::ScaleType;
-use briquette_core::{Coding, GridKind, Grouping};
-use briquette_formats::{Checkpoint, StoredTensor};
+use briquette_core::{Coding, ColumnScales, GridKind, Grouping, Result};
+use briquette_formats::{Checkpoint, StoredTensor, TensorSource};
 use briquette_graph::Weight;
 use briquette_graph::to_onnx::{LinearForm, TableForm, WeightForms};
 use std::collections::BTreeMap;
@@ -11,17 +11,32 @@ use std::collections::BTreeMap;
 const LARGEST_TRANSPOSED: u64 = 256 << 20;
 
 /// The codings of a checkpoint's tensors, by name.
-pub(super) struct StoredForms<'a>(BTreeMap<&'a str, &'a StoredTensor>);
+pub(super) struct StoredForms<'a> {
+    tensors: BTreeMap<&'a str, &'a StoredTensor>,
+    /// The numbers of scales of columns. Equal scales have one number.
+    columns: BTreeMap<&'a str, usize>,
+}
 
 impl<'a> StoredForms<'a> {
-    pub(super) fn of(checkpoint: &'a Checkpoint) -> Self {
+    /// # Errors
+    /// Input and Io: scales of columns cannot be read.
+    pub(super) fn of(checkpoint: &'a Checkpoint) -> Result<Self> {
         let tensors = checkpoint.stored().map(|stored| stored.tensors.as_slice()).unwrap_or_default();
-        Self(tensors.iter().map(|tensor| (tensor.info.name.as_str(), tensor)).collect())
+        let (mut columns, mut known) = (BTreeMap::new(), Vec::<ColumnScales>::new());
+        for (index, tensor) in tensors.iter().enumerate() {
+            let Some(scales) = checkpoint.columns(index)? else { continue };
+            let number = known.iter().position(|other| *other == scales).unwrap_or_else(|| {
+                known.push(scales);
+                known.len() - 1
+            });
+            columns.insert(tensor.info.name.as_str(), number);
+        }
+        Ok(Self { tensors: tensors.iter().map(|tensor| (tensor.info.name.as_str(), tensor)).collect(), columns })
     }
 
     /// The tensor of a weight whose rows are its outputs, in the order of the file.
     fn coded(&self, weight: &Weight) -> Option<&StoredTensor> {
-        let tensor = self.0.get(weight.name.as_str())?;
+        let tensor = self.tensors.get(weight.name.as_str())?;
         (tensor.info.shape.rank() == 2 && !tensor.axis.is_turned()).then_some(*tensor)
     }
 }
@@ -36,7 +51,7 @@ impl WeightForms for StoredForms<'_> {
         let has_zero_points = codes.grid == GridKind::Asymmetric;
         match codes.grouping {
             Grouping::Row | Grouping::Tensor if codes.bits == 8 && !has_zero_points => match activations {
-                Some(_) => LinearForm::Int8Dynamic { has_input_scale: false },
+                Some(_) => LinearForm::Int8Dynamic,
                 None => LinearForm::Int8,
             },
             Grouping::Group(group) if is_block(codes.bits, group) && info.shape.0[1].is_multiple_of(group) => {
@@ -46,11 +61,15 @@ impl WeightForms for StoredForms<'_> {
         }
     }
 
+    fn input_scale(&self, weight: &Weight) -> Option<usize> {
+        self.columns.get(weight.name.as_str()).copied()
+    }
+
     fn table(&self, weight: &Weight) -> TableForm {
         let Some(StoredTensor { coding: Coding { codes: Some(codes), .. }, .. }) = self.coded(weight) else {
             return TableForm::Float;
         };
-        let is_by_row = matches!(codes.grouping, Grouping::Row | Grouping::Tensor);
+        let is_by_row = matches!(codes.grouping, Grouping::Row | Grouping::Tensor) && !codes.has_columns;
         match is_by_row && codes.bits == 8 && codes.grid != GridKind::Asymmetric {
             true => TableForm::Int8 { has_half_scales: codes.scale == ScaleType::F16 },
             false => TableForm::Float,

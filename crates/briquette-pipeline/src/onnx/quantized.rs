@@ -26,8 +26,8 @@ pub struct DynamicInt8 {
     pub statistics: Option<PathBuf>,
 }
 
-/// The vector of a layer's inputs, or none.
-type InputScale = Option<Arc<Vec<f32>>>;
+/// The number and the vector of a layer's inputs, or none.
+type InputScale = Option<(usize, Arc<Vec<f32>>)>;
 
 /// Layers and tables that get int8 codes.
 pub(super) struct QuantizedLayers<'a> {
@@ -72,7 +72,7 @@ impl<'a> QuantizedLayers<'a> {
         let groups = siblings(graph);
         let in_groups: BTreeSet<WeightId> = groups.iter().flatten().copied().collect();
         let singles = (0..graph.weights.len()).map(WeightId).filter(|id| !in_groups.contains(id)).map(|id| vec![id]);
-        for group in groups.into_iter().chain(singles.collect::<Vec<_>>()) {
+        for (number, group) in groups.into_iter().chain(singles.collect::<Vec<_>>()).enumerate() {
             options.stop.check()?;
             let names: Vec<&str> = group.iter().map(|id| graph.weights[id.0].name.as_str()).collect();
             let is_scalable = |name: &&str| self.layers.contains_key(*name) && !self.tables.contains_key(*name);
@@ -88,7 +88,7 @@ impl<'a> QuantizedLayers<'a> {
             }
             let matrices: Vec<&[f32]> = matrices.iter().map(Vec::as_slice).collect();
             let scale = Arc::new(input_scale(&matrices, stats));
-            names.iter().for_each(|name| _ = self.layers.insert((*name).to_string(), Some(scale.clone())));
+            names.iter().for_each(|name| _ = self.layers.insert((*name).to_string(), Some((number, scale.clone()))));
         }
         Ok(())
     }
@@ -101,7 +101,7 @@ impl<'a> QuantizedLayers<'a> {
         }
         let mut values = self.weights.read(name)?;
         let n_cols = self.weights.info(name)?.shape.0.last().copied().unwrap_or(1).max(1);
-        if let Some(Some(scale)) = self.layers.get(name) {
+        if let Some(Some((_, scale))) = self.layers.get(name) {
             for row in values.chunks_mut(n_cols) {
                 row.iter_mut().zip(scale.iter()).for_each(|(value, scale)| *value /= scale);
             }
@@ -118,7 +118,7 @@ impl CodeSource for QuantizedLayers<'_> {
         Ok(match bytes {
             WeightBytes::InputScales => {
                 let scale = self.layers.get(name).cloned().flatten();
-                scale.map(|scale| bytemuck::cast_slice(&scale).to_vec())
+                scale.map(|(_, scale)| bytemuck::cast_slice(&scale).to_vec())
             }
             WeightBytes::RowScales => Some(bytes_of(&self.codes_of(name)?.scales, DType::F32)),
             WeightBytes::HalfRowScales => Some(bytes_of(&self.codes_of(name)?.scales, DType::F16)),
@@ -165,9 +165,13 @@ fn table_weights(graph: &Graph) -> BTreeMap<String, bool> {
 impl WeightForms for QuantizedLayers<'_> {
     fn linear(&self, weight: &Weight) -> LinearForm {
         match self.layers.get(&weight.name) {
-            Some(scale) => LinearForm::Int8Dynamic { has_input_scale: scale.is_some() },
+            Some(_) => LinearForm::Int8Dynamic,
             None => LinearForm::Float,
         }
+    }
+
+    fn input_scale(&self, weight: &Weight) -> Option<usize> {
+        self.layers.get(&weight.name)?.as_ref().map(|(number, _)| *number)
     }
 
     fn table(&self, weight: &Weight) -> TableForm {

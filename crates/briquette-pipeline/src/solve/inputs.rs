@@ -5,6 +5,7 @@ use super::job::SolveJob;
 use briquette_core::{InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
+use briquette_formats::presence;
 use briquette_recipe::{CalibrationRun, Recipe, Stage};
 use briquette_writer::Plan;
 use briquette_writer::context::RunOptions;
@@ -23,8 +24,28 @@ pub(super) fn layers_of_files(job: &SolveJob) -> Result<BTreeMap<String, InputSt
     Ok(layers)
 }
 
+/// Reads the statistics of all files that stages name, and of the run of the original model.
+pub(crate) fn layers_of_original(
+    recipe: &Recipe,
+    checkpoint: &Checkpoint,
+    scratch: Option<&Path>,
+) -> Result<BTreeMap<String, InputStats>> {
+    let gathered = match scratch.map(|scratch| scratch.join(STATISTICS)) {
+        Some(path) if presence::exists(&path)? => Some(path),
+        _ => None,
+    };
+    let named = recipe.stages.iter().filter_map(Stage::statistics).map(Path::to_path_buf);
+    let mut layers = BTreeMap::new();
+    for path in named.chain(gathered) {
+        let file = StatisticsFile::read(&path)?;
+        file.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
+        layers.extend(file.layers);
+    }
+    Ok(layers)
+}
+
 /// The name of the file with statistics that are gathered before the plan.
-pub(super) const STATISTICS: &str = "statistics.safetensors";
+const STATISTICS: &str = "statistics.safetensors";
 
 #[cfg(feature = "model")]
 pub(crate) use run::{block_by_block, calibrated, goes_by_block};
@@ -79,7 +100,6 @@ mod run {
     use briquette_eval::layerwise::{BlockPart, Room};
     use briquette_eval::samples::run_batches;
     use briquette_eval::{Gathering, LayerwiseRunner, Samples};
-    use briquette_formats::presence;
     use briquette_recipe::plan::settle_unseen;
     use briquette_writer::TensorPlan;
 
@@ -109,7 +129,8 @@ mod run {
         let Some(calibration) = &recipe.calibration else { return Ok(Cow::Borrowed(recipe)) };
         let checkpoint = crate::open::model(recipe)?;
         let (by_block, path) = (goes_by_block(recipe, &checkpoint), scratch.join(STATISTICS));
-        if by_block && !recipe.stages.iter().any(Stage::shares_by_outliers) {
+        let looks_before = |stage: &Stage| stage.shares_by_outliers() || stage.scales_columns();
+        if by_block && !recipe.stages.iter().any(looks_before) {
             return Ok(Cow::Borrowed(recipe));
         }
         if !presence::exists(&path)? {

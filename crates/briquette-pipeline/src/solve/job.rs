@@ -31,7 +31,7 @@ pub(super) fn moving<'p, 'a>(plan: &'p Plan<'a>) -> impl Iterator<Item = &'p Ten
 }
 
 /// Returns the name of the layer of a weight tensor.
-pub(super) fn layer_of(name: &str) -> &str {
+pub(crate) fn layer_of(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
 

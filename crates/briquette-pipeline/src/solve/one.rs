@@ -4,11 +4,12 @@ use super::errors::OutputErrors;
 use super::groups::GroupInputs;
 use super::job::{SolveJob, check_stop, layer_of, stats_of};
 use super::rows::{can_store, check_finite, is_finite, rows_of_decision, rows_of_mask, zeros_of};
+use super::scaled_stats::ScaledStats;
 use super::unit::{SolvedUnit, UpdatedTensor};
 use super::update::{DAMPING, KnownFactor, pruned, rounded};
 use crate::frequency::ScaledSource;
 use crate::report::SolvedLayer;
-use briquette_core::{Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize};
+use briquette_core::{ColumnScales, Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize};
 use briquette_formats::TensorSource;
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding, RowInputs};
@@ -30,6 +31,14 @@ pub(super) struct Solver<'j, 'p> {
     /// The plan without weight updates: masks by score, and everything for the other tensors.
     plain: Plan<'p>,
     surveys: Vec<Survey>,
+}
+
+/// The changes of weights before they are pruned and rounded.
+struct WeightChanges<'a> {
+    /// The inputs that the errors before the layer are corrected for.
+    cross: Option<CrossInputs<'a>>,
+    /// The scales of columns, which divide the weights.
+    columns: Option<ColumnScales>,
 }
 
 /// Rows of a tensor, from row `first` on.
@@ -76,12 +85,13 @@ impl<'j, 'p> Solver<'j, 'p> {
     }
 
     /// Returns the memory that the update of the largest of these tensors takes: a matrix in f64 and its factor in
-    /// f32, and the weights in a few versions.
+    /// f32, the weights in a few versions, and with scales of columns another Gram matrix.
     pub(super) fn needed_bytes(&self, tensors: &[usize]) -> u64 {
         const VERSIONS: u64 = 4;
         let of_tensor = |&index: &usize| {
             let rows = self.plain.tensors[index].rows();
-            (8 + 4) * (rows.n_cols as u64).pow(2) + 4 * VERSIONS * rows.n_elements() as u64
+            let of_columns = if self.source.has_columns(index) { 8 } else { 0 };
+            (8 + 4 + of_columns) * (rows.n_cols as u64).pow(2) + 4 * VERSIONS * rows.n_elements() as u64
         };
         let moving = tensors.iter().filter(|&&index| self.plain.tensors[index].solve.moves());
         moving.map(of_tensor).max().unwrap_or(0)
@@ -100,6 +110,7 @@ impl<'j, 'p> Solver<'j, 'p> {
         crosses: &BTreeMap<String, CrossInputs>,
     ) -> Result<SolvedUnit> {
         let (mut unit, mut factors) = (SolvedUnit::default(), Vec::<KnownFactor>::new());
+        let mut scaled = ScaledStats::default();
         for index in narrow_first(plan, tensors, layers) {
             let tensor = &plan.tensors[index];
             let stats = stats_of(tensor, layers, tensor.solve.moves())?;
@@ -107,9 +118,11 @@ impl<'j, 'p> Solver<'j, 'p> {
             unit.add_inputs(name, &view);
             self.plain.inputs.insert(index, view);
             if tensor.solve.moves() {
+                let columns = self.columns_of(tensor)?;
+                let stats = columns.as_ref().map_or(stats, |columns| scaled.of(stats, columns));
                 factors.retain(|known| stats.gram.as_ref().is_some_and(|gram| Arc::ptr_eq(&known.gram, gram)));
-                let cross = crosses.get(layer_of(name)).copied();
-                let solved = self.workers.install(|| self.tensor(tensor, stats, cross, &mut factors))?;
+                let changes = WeightChanges { cross: crosses.get(layer_of(name)).copied(), columns };
+                let solved = self.workers.install(|| self.tensor(tensor, stats, &changes, &mut factors))?;
                 unit.add_updated(name, tensor.rows().n_cols, solved)?;
             }
             layers.remove(layer_of(name));
@@ -136,12 +149,22 @@ impl<'j, 'p> Solver<'j, 'p> {
         }
     }
 
+    /// Returns the scales of a tensor's columns, if it gets codes with them.
+    fn columns_of(&self, tensor: &TensorPlan) -> Result<Option<ColumnScales>> {
+        match tensor.quant.is_some_and(|quant| quant.spec.has_columns) {
+            true => self.source.columns(tensor.index()),
+            false => Ok(None),
+        }
+    }
+
     /// Updates the weights of a tensor, some rows at a time if rows are independent.
+    ///
+    /// With scales of columns, the result is that of the weights divided by them, whose inputs `stats` describe.
     fn tensor(
         &self,
         tensor: &TensorPlan,
         stats: &InputStats,
-        cross: Option<CrossInputs>,
+        changes: &WeightChanges,
         factors: &mut Vec<KnownFactor>,
     ) -> Result<UpdatedTensor> {
         let (n_rows, n_cols) = (tensor.rows().n_rows, tensor.rows().n_cols);
@@ -149,9 +172,10 @@ impl<'j, 'p> Solver<'j, 'p> {
         check_finite(tensor, &original)?;
         let zeros = zeros_of(&original, n_cols);
         let given = plain.mask.as_ref().or(zeros.as_ref());
-        if let Some(cross) = cross {
+        if let Some(cross) = changes.cross {
             correct(&mut original, n_cols, cross, &check_stop(self.workers.stop()))?;
         }
+        changes.columns.iter().for_each(|columns| columns.divide(&mut original));
         let (mut solved, mut outcome, mut errors) =
             (UpdatedTensor::default(), None, OutputErrors::new(stats, [n_rows, n_cols]));
         let mut is_lost = false;

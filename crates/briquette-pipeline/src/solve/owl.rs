@@ -1,16 +1,14 @@
 //! OWL: the sparsity of each block from the outliers of its weights.
 
-use super::inputs::STATISTICS;
+use super::inputs::layers_of_original;
 use super::job::{layer_of, stats_of};
 use super::one::rows_of;
 use briquette_core::{InputStats, InputView, Result, Rows};
 use briquette_formats::Checkpoint;
-use briquette_formats::input_stats::StatisticsFile;
-use briquette_formats::presence;
 use briquette_methods::prune::SparsityPattern;
 use briquette_methods::prune::budget::{outlier_ratio, owl};
 use briquette_methods::prune::score::WeightSlice;
-use briquette_recipe::{Recipe, Stage};
+use briquette_recipe::Recipe;
 use briquette_writer::context::Workers;
 use briquette_writer::{Cut, Plan};
 use std::collections::BTreeMap;
@@ -35,7 +33,7 @@ pub(crate) fn shares(
     if plan.outlier_pools.is_empty() {
         return Ok(());
     }
-    let layers = layers(recipe, checkpoint, scratch)?;
+    let layers = layers_of_original(recipe, checkpoint, scratch)?;
     for pool in std::mem::take(&mut plan.outlier_pools) {
         let mut blocks: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         // A tensor that did not run has no outliers: it keeps the pool's sparsity from the plan.
@@ -66,22 +64,6 @@ pub(crate) fn shares(
         }
     }
     Ok(())
-}
-
-/// Reads the statistics of all files that stages name, and of the run of the original model.
-fn layers(recipe: &Recipe, checkpoint: &Checkpoint, scratch: Option<&Path>) -> Result<BTreeMap<String, InputStats>> {
-    let gathered = match scratch.map(|scratch| scratch.join(STATISTICS)) {
-        Some(path) if presence::exists(&path)? => Some(path),
-        _ => None,
-    };
-    let named = recipe.stages.iter().filter_map(Stage::statistics).map(Path::to_path_buf);
-    let mut layers = BTreeMap::new();
-    for path in named.chain(gathered) {
-        let file = StatisticsFile::read(&path)?;
-        file.check_model(checkpoint).map_err(|error| error.at(path.display()))?;
-        layers.extend(file.layers);
-    }
-    Ok(layers)
 }
 
 /// Returns the block of a tensor: its name up to the first number, or the layer name if there is none.

@@ -41,7 +41,7 @@ pub(super) fn rows_of_decision(decision: &Decision, rows: &Range<usize>, n_cols:
         // A single scale belongs to every row.
         let last = if quant.grouping == Grouping::Tensor { rows.start + 1 } else { rows.end };
         let affines = (rows.start..last).flat_map(|row| quant.row(row).to_vec()).collect();
-        QuantParams::new(quant.grid, quant.grouping, n_cols, affines)
+        QuantParams::new(quant.grid, quant.grouping, n_cols, affines).with_columns(quant.columns.clone())
     };
     let mask = decision.mask.as_ref().map(|mask| rows_of_mask(mask, rows));
     Decision { mask, quant: decision.quant.as_ref().map(part) }

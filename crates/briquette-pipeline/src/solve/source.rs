@@ -2,7 +2,7 @@
 
 use super::unit;
 use crate::frequency::ScaledSource;
-use briquette_core::{Affine, Grouping, Mask, Result, Rows};
+use briquette_core::{Affine, ColumnScales, Grouping, Mask, Result, Rows};
 use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
 use briquette_writer::TensorPlan;
 use std::collections::BTreeMap;
@@ -21,6 +21,7 @@ struct SolvedTensor {
     rows: Rows,
     /// Codes with all their scales, or else plain values.
     weights: UpdatedWeights,
+    has_columns: bool,
     keep: Option<usize>,
 }
 
@@ -52,7 +53,8 @@ impl<'a> SolvedSource<'a> {
                 (None, None) => continue,
             };
             let keep = unit::place(&unit, name, "keep");
-            self.tensors.insert(index, SolvedTensor { unit: number, rows: tensor.rows(), weights, keep });
+            let has_columns = tensor.quant.is_some_and(|quant| quant.spec.has_columns);
+            self.tensors.insert(index, SolvedTensor { unit: number, rows: tensor.rows(), weights, has_columns, keep });
         }
         self.units.push(unit);
         Ok(())
@@ -101,6 +103,10 @@ impl TensorSource for SolvedSource<'_> {
         }
     }
 
+    fn columns(&self, index: usize) -> Result<Option<ColumnScales>> {
+        self.source.columns(index)
+    }
+
     fn keep(&self, index: usize, rows: Range<usize>) -> Result<Vec<u8>> {
         let Some(tensor) = self.tensors.get(&index) else { return self.source.keep(index, rows) };
         let Some(place) = tensor.keep else { return Ok(Vec::new()) };
@@ -125,6 +131,9 @@ impl TensorSource for SolvedSource<'_> {
                 let size = (values.len() / affines.len().max(1)).max(1);
                 for ((codes, values), affine) in codes.chunks(size).zip(values.chunks_mut(size)).zip(affines) {
                     codes.iter().zip(values).for_each(|(&code, value)| *value = affine.dequantize(code as i8));
+                }
+                if tensor.has_columns {
+                    self.columns(index)?.iter().for_each(|columns| columns.multiply(&mut values));
                 }
             }
         }

@@ -199,6 +199,11 @@ impl DistillStage {
     pub(crate) fn from_raw(raw: &RawDistill, around: Around, next: Option<&RawQuantize>) -> Result<Self> {
         let quantize = match (raw.quantization_aware, next) {
             (false, _) => None,
+            (true, Some(next)) if next.scales_columns() => {
+                let message =
+                    "training does not know the scales of columns; remove column_scales from the quantize stage";
+                return Err(Error::config(format!("quantization_aware: {message}")));
+            }
             (true, Some(next)) => Some(QuantizeStage::from_raw(next, around.calibration)?),
             (true, None) => {
                 return Err(Error::config("quantization_aware: no quantize stage follows; add one"));

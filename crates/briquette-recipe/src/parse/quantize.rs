@@ -48,6 +48,10 @@ pub struct RawQuantize {
     /// not provide them; see docs/guide/src/file-format.md.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<PathBuf>,
+    /// quantize: whether linear layers also have a scale for each column, which multiplies their inputs before they are
+    /// rounded (false). The scales of SmoothQuant or AWQ, chosen for each input; needs input statistics, and the format briquette.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column_scales: Option<bool>,
     /// quantize: the type of the scales: "f32" (the default) or "f16".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<String>,
@@ -111,7 +115,12 @@ impl RawQuantize {
     pub(crate) fn needs_statistics(&self) -> bool {
         let is_asked = |name: &str| self.range.as_deref() == Some(name);
         let fits = ScaleSearch::named(0.5).iter().any(|(name, range)| range.needs_inputs() && is_asked(name));
-        fits || self.updates_weights()
+        fits || self.updates_weights() || self.scales_columns()
+    }
+
+    /// Returns whether columns get scales.
+    pub(crate) fn scales_columns(&self) -> bool {
+        self.column_scales == Some(true)
     }
 
     /// Returns whether weights are updated while they are rounded.
@@ -123,7 +132,8 @@ impl RawQuantize {
     pub(crate) fn in_words(&self) -> Vec<String> {
         let scheme = self.scheme.clone().or(self.bits.map(|bits| format!("int{bits}")));
         let range = self.range.as_ref().map(|range| format!("range {range}"));
-        [scheme, range, self.round.clone(), self.reconstruct.clone()].into_iter().flatten().collect()
+        let columns = self.scales_columns().then(|| "column scales".into());
+        [scheme, range, self.round.clone(), self.reconstruct.clone(), columns].into_iter().flatten().collect()
     }
 }
 
@@ -147,6 +157,7 @@ impl QuantizeStage {
                     .as_ref()
                     .ok_or_else(|| Error::config("overrides.scheme: missing; set a scheme such as \"int8\""))?;
                 let mut scheme = parse_scheme("overrides.scheme", name)?;
+                scheme.weights.has_columns = raw.scales_columns();
                 // The scale type of a step size follows from its value.
                 if let Some(scale) = scale_of(raw)?.filter(|_| !scheme.weights.range.is_step()) {
                     scheme.weights.scale = scale;
@@ -174,6 +185,11 @@ impl QuantizeStage {
     /// Returns whether weights are updated while they are rounded.
     pub fn updates_weights(&self) -> bool {
         self.rounding == Rounding::Gptq || self.learns
+    }
+
+    /// Returns whether columns get scales.
+    pub fn scales_columns(&self) -> bool {
+        self.scheme.weights.has_columns
     }
 
     /// Returns whether some tensors have no step size yet.
@@ -229,12 +245,26 @@ fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
         refuse("percentile", &raw.percentile, "quantize stage with another range")?;
     }
     if !raw.needs_statistics() {
-        refuse("statistics", &raw.statistics, "quantize stage without range weighted and round gptq")?;
+        let stage = "quantize stage without range weighted, round gptq and column_scales";
+        refuse("statistics", &raw.statistics, stage)?;
     }
     if let Some(scale) = scale_of(raw)? {
         scheme.weights.scale = scale;
     }
+    scheme.weights.has_columns = raw.scales_columns();
+    check_columns(raw, &scheme)?;
     Ok(scheme)
+}
+
+/// Refuses scales of columns together with settings that do not know them.
+fn check_columns(raw: &RawQuantize, scheme: &Scheme) -> Result<()> {
+    let message = match () {
+        () if !raw.scales_columns() => return Ok(()),
+        () if raw.reconstruct.is_some() => "signround does not learn with them; remove one of the two",
+        () if scheme.is_open() => "a budget does not choose them; set a scheme with a size, such as int8-dynamic",
+        () => return Ok(()),
+    };
+    Err(Error::config(format!("column_scales: {message}")))
 }
 
 /// The types of scales.
@@ -250,6 +280,7 @@ fn asks_for(raw: &RawQuantize) -> String {
     match (&raw.round, &raw.reconstruct) {
         (Some(round), _) if round != "nearest" => format!("round `{round}`"),
         (_, Some(how)) => format!("reconstruct `{how}`"),
+        _ if raw.scales_columns() => "column_scales".into(),
         _ => format!("range `{}`", raw.range.as_deref().unwrap_or_default()),
     }
 }
@@ -275,6 +306,6 @@ fn spelled_out(raw: &RawQuantize, bits: u8) -> Result<Scheme> {
         }
     };
     let range = if grid.is_asymmetric() { ScaleSearch::MinMax } else { ScaleSearch::AbsMax };
-    let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32 };
+    let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32, has_columns: false };
     Ok(Scheme { weights, activations: Activations::Float })
 }

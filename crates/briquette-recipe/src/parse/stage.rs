@@ -226,6 +226,7 @@ impl Stage {
             }
             Self::Quantize(stage) => {
                 let looks = stage.scheme.weights.range.needs_inputs() || stage.updates_weights();
+                let looks = looks || stage.scales_columns();
                 (&mut stage.statistics, looks)
             }
             Self::Cast(_) => return,
@@ -238,6 +239,11 @@ impl Stage {
     /// Returns whether the stage prunes blocks with fewer outliers more.
     pub fn shares_by_outliers(&self) -> bool {
         matches!(self, Self::Prune(PruneStage { target: PruneTarget::Owl(_), .. }))
+    }
+
+    /// Returns whether the stage gives scales to columns.
+    pub fn scales_columns(&self) -> bool {
+        matches!(self, Self::Quantize(stage) if stage.scales_columns())
     }
 
     /// Returns whether the stage updates weights to preserve layer outputs.

@@ -165,6 +165,7 @@ fn quantize(
                 continue;
             }
         }
+        let fitted = if tensor.role == Role::Linear { fitted } else { without_columns(fitted) };
         let scheme = match held {
             Some(held) => scheme_of(held, tensor, fitted).map_err(|error| at(error, tensor))?,
             None => fitted,
@@ -219,6 +220,11 @@ fn cast(plan: &mut Plan, stage: &CastStage, chosen: &[usize]) -> Result<()> {
         tensor.share(&mut shared);
     }
     Ok(())
+}
+
+/// Returns a scheme without scales of columns, for weights that are not those of linear layers.
+fn without_columns(scheme: Scheme) -> Scheme {
+    Scheme { weights: QuantSpec { has_columns: false, ..scheme.weights }, ..scheme }
 }
 
 /// Fits a scheme to the output format.

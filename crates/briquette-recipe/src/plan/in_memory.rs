@@ -70,9 +70,10 @@ fn check_stages(recipe: &Recipe) -> Result<()> {
     if recipe.stages.iter().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.is_open())) {
         return Err(Error::config("scheme: found step without a size; write it, as in \"step0.01\""));
     }
-    if recipe.stages.iter().any(|stage| stage.updates_weights() || stage.shares_by_outliers()) {
-        let message =
-            "modules in memory do not support sparsegpt, admm, gptq and owl; export the module, and compress the files";
+    let runs = |stage: &Stage| stage.updates_weights() || stage.shares_by_outliers() || stage.scales_columns();
+    if recipe.stages.iter().any(runs) {
+        let message = "modules in memory do not support sparsegpt, admm, gptq, owl and column_scales; export the module, and \
+                       compress the files";
         return Err(Error::config(message));
     }
     if recipe.memory_limit.is_some() {

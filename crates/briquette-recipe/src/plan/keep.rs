@@ -44,7 +44,13 @@ fn holds(profile: OutputFormat, source: &StoredTensor, codes: Codes) -> Result<(
 fn quant_of(source: &StoredTensor, codes: Codes, profile: OutputFormat) -> Option<Quant> {
     let scale = profile.held_codes()?.scale(codes.scale);
     // The scales already exist, so this range is never used.
-    let spec = QuantSpec { grid: codes.grid()?, grouping: codes.grouping, range: ScaleSearch::AbsMax, scale };
+    let spec = QuantSpec {
+        grid: codes.grid()?,
+        grouping: codes.grouping,
+        range: ScaleSearch::AbsMax,
+        scale,
+        has_columns: codes.has_columns,
+    };
     let activations = match source.activations {
         Some(formats::ActivationRounding::Symmetric | formats::ActivationRounding::SymmetricFull) => {
             Activations::DynamicSymmetric

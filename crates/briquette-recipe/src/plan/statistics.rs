@@ -5,7 +5,7 @@ use briquette_core::{Error, InputStats, InputView, Result, Role};
 use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_methods::prune::Score;
-use briquette_methods::quant::{Rounding, ScaleSearch};
+use briquette_methods::quant::{QuantSpec, Rounding, ScaleSearch};
 use briquette_writer::treatment::SharedTreatments;
 use briquette_writer::{Plan, Pruning, Solve, TensorPlan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,8 +65,11 @@ pub fn settle_unseen(plan: &mut Plan, is_unseen: impl Fn(&TensorPlan) -> bool) {
             false => prune,
         });
         (tensor.prune, tensor.solve) = (prune, Solve::default());
-        if let Some(quant) = tensor.quant.as_mut().filter(|quant| quant.spec.range.needs_inputs()) {
-            quant.spec.range = ScaleSearch::Mse;
+        if let Some(quant) = &mut tensor.quant {
+            quant.spec.has_columns = false;
+            if quant.spec.range.needs_inputs() {
+                quant.spec.range = ScaleSearch::Mse;
+            }
         }
         tensor.share(&mut shared);
         names.push((layer_of(tensor).to_string(), how_settled(tensor)));
@@ -126,7 +129,8 @@ pub fn needs_inputs(tensor: &TensorPlan) -> bool {
 }
 
 fn fits_by_inputs(tensor: &TensorPlan) -> bool {
-    tensor.quant.is_some_and(|quant| quant.spec.range.needs_inputs()) && tensor.role != Role::Embedding
+    let looks = |spec: QuantSpec| spec.range.needs_inputs() || spec.has_columns;
+    tensor.quant.is_some_and(|quant| !quant.is_given && looks(quant.spec)) && tensor.role != Role::Embedding
 }
 
 /// Returns the name of the tensor's layer.

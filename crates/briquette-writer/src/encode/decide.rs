@@ -8,7 +8,7 @@ use crate::survey::{PieceStart, Survey};
 use crate::treatment::Cut;
 use crate::weight_norm::WeightNorm;
 use briquette_core::coder::RowsDecision;
-use briquette_core::{Affine, Coding, DType, Error, Grouping, InputView, Mask, Result, Storage, simd};
+use briquette_core::{Affine, Coding, ColumnScales, DType, Error, Grouping, InputView, Mask, Result, Storage, simd};
 use briquette_methods::prune::select::{Scores, Selector};
 use briquette_methods::prune::{Score, SparsityPattern, Threshold, select};
 use briquette_methods::quant::{Fitter, MaskedRows, RowInputs};
@@ -59,6 +59,9 @@ enum Scales {
 pub(super) struct PieceRules {
     masker: Masker,
     scales: Scales,
+    columns: Option<ColumnScales>,
+    /// The statistics of inputs that were multiplied by the scales of columns.
+    scaled_inputs: Option<InputView>,
 }
 
 /// Decides on strips of rows, and reuses its buffers.
@@ -69,6 +72,7 @@ pub(super) struct Decider {
     scores: Vec<f32>,
     keys: Vec<u32>,
     kept: Vec<f32>,
+    divided: Vec<f32>,
     decision: RowsDecision,
 }
 
@@ -84,9 +88,9 @@ impl Subject<'_> {
             }
     }
 
-    /// Returns the input statistics of rows from this one on.
-    fn inputs_from(&self, first_row: usize) -> Option<RowInputs<'_>> {
-        self.inputs.map(|view| RowInputs { view, first_row, n_rows: self.tensor.rows().n_rows })
+    /// Returns the input statistics of rows from this one on. With scales of columns, `scaled` has them.
+    fn inputs_from<'b>(&'b self, first_row: usize, scaled: Option<&'b InputView>) -> Option<RowInputs<'b>> {
+        scaled.or(self.inputs).map(|view| RowInputs { view, first_row, n_rows: self.tensor.rows().n_rows })
     }
 
     fn scored<'b>(&'b self, strip: &Strip<'b>, scratch: &'b mut Vec<f32>) -> &'b [f32] {
@@ -119,6 +123,11 @@ impl Decider {
             _ => self.masker(subject, start, piece, stop)?,
         };
         let given = std::mem::take(&mut piece.affines);
+        let columns = std::mem::take(&mut piece.columns);
+        if subject.tensor.quant.is_some_and(|quant| quant.spec.has_columns) && columns.is_none() {
+            return Err(Error::bug("scales of columns are missing").at(subject.tensor.culprit()));
+        }
+        let scaled_inputs = columns.as_ref().and_then(|columns| Some(subject.inputs?.scaled(columns.values())));
         let is_single = subject.tensor.quant.is_some_and(|quant| quant.spec.grouping == Grouping::Tensor);
         let scales = match given.first() {
             Some(&affine) if is_single => Scales::Single(affine),
@@ -127,10 +136,13 @@ impl Decider {
                 let message = "steps by frequency need the tokenizer of a model's directory; use a plain step";
                 return Err(Error::config(message).at(subject.tensor.culprit()));
             }
-            None if is_single => Scales::Single(self.single_scale(subject, &masker, piece, stop)?),
+            None if is_single => {
+                let inputs = (columns.as_ref(), scaled_inputs.as_ref());
+                Scales::Single(self.single_scale(subject, &masker, inputs, piece, stop)?)
+            }
             None => Scales::Fitted,
         };
-        Ok(PieceRules { masker, scales })
+        Ok(PieceRules { masker, scales, columns, scaled_inputs })
     }
 
     fn masker(&mut self, subject: &Subject, start: &PieceStart, piece: &mut Piece, stop: &Stop) -> Result<Masker> {
@@ -172,7 +184,14 @@ impl Decider {
     }
 
     /// Fits the only scale of a tensor to all of its kept weights.
-    fn single_scale(&mut self, subject: &Subject, masker: &Masker, piece: &mut Piece, stop: &Stop) -> Result<Affine> {
+    fn single_scale(
+        &mut self,
+        subject: &Subject,
+        masker: &Masker,
+        (columns, scaled): (Option<&ColumnScales>, Option<&InputView>),
+        piece: &mut Piece,
+        stop: &Stop,
+    ) -> Result<Affine> {
         let (tensor, mut masker) = (subject.tensor, masker.clone());
         let (mut values, mut keep) = (Vec::with_capacity(piece.n_elements()), Vec::new());
         piece.for_each_block(|block| {
@@ -184,8 +203,9 @@ impl Decider {
             Ok(())
         })?;
         let Some(quant) = tensor.quant else { return Err(Error::bug("a scale of a tensor without quantization")) };
+        columns.iter().for_each(|columns| columns.divide(&mut values));
         let keep = (tensor.prune.is_some() && !keep.is_empty()).then_some(keep.as_slice());
-        let inputs = subject.inputs_from(piece.first_row);
+        let inputs = subject.inputs_from(piece.first_row, scaled);
         let rows = MaskedRows { values: &values, n_cols: tensor.rows().n_cols, keep, inputs };
         let mut affines = Vec::with_capacity(1);
         self.fitter.fit(&quant.spec, rows, &|| stop.check(), &mut affines)?;
@@ -206,9 +226,10 @@ impl Decider {
         stop.check()?;
         self.mask(subject, &mut rules.masker, strip);
         let n_cols = subject.tensor.rows().n_cols;
-        let Self { fitter, kept, decision, .. } = self;
+        let Self { fitter, kept, divided, decision, .. } = self;
+        decision.columns.clone_from(&rules.columns);
         let kept = decision.kept_of(strip.weights(), n_cols, kept);
-        let RowsDecision { keep, affines } = decision;
+        let RowsDecision { keep, affines, .. } = decision;
         affines.clear();
         if let Some(quant) = subject.tensor.quant {
             match &rules.scales {
@@ -222,8 +243,17 @@ impl Decider {
                     // In a tensor that is not pruned, zeros are weights like others.
                     let keep = keep.as_slice();
                     let keep = (subject.tensor.prune.is_some() && !keep.is_empty()).then_some(keep);
-                    let inputs = subject.inputs_from(strip.first_row);
-                    let rows = MaskedRows { values: kept, n_cols, keep, inputs };
+                    let inputs = subject.inputs_from(strip.first_row, rules.scaled_inputs.as_ref());
+                    let values = match &rules.columns {
+                        Some(columns) => {
+                            divided.clear();
+                            divided.extend_from_slice(kept);
+                            columns.divide(divided);
+                            divided
+                        }
+                        None => kept,
+                    };
+                    let rows = MaskedRows { values, n_cols, keep, inputs };
                     fitter.fit(&quant.spec, rows, &|| stop.check(), affines)?;
                 }
             }

@@ -2,7 +2,7 @@
 
 use crate::plan::{Plan, TensorPlan};
 use crate::weight_norm::{NormSums, WeightNorm};
-use briquette_core::{Affine, Error, Result};
+use briquette_core::{Affine, ColumnScales, Error, Result};
 use briquette_formats::{InputFile, TensorInfo, TensorSource};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -74,6 +74,10 @@ impl TensorSource for Rescaled<'_> {
 
     fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
         self.source.affines(index, rows)
+    }
+
+    fn columns(&self, index: usize) -> Result<Option<ColumnScales>> {
+        self.source.columns(index)
     }
 
     fn keep(&self, index: usize, rows: Range<usize>) -> Result<Vec<u8>> {

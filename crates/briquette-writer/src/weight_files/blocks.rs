@@ -90,8 +90,13 @@ impl Model {
     /// Creates a plan that quantizes every matrix in groups, to codes of `n_bits`.
     fn plan(&self, n_bits: u8) -> Plan<'_> {
         let grid = Grid::new(n_bits, GridKind::Symmetric).unwrap();
-        let spec =
-            QuantSpec { grid, grouping: Grouping::Group(GROUP), range: ScaleSearch::AbsMax, scale: ScaleType::F16 };
+        let spec = QuantSpec {
+            grid,
+            grouping: Grouping::Group(GROUP),
+            range: ScaleSearch::AbsMax,
+            scale: ScaleType::F16,
+            has_columns: false,
+        };
         let quant = Quant { spec, activations: Activations::Float, is_given: false };
         let tensor = |(index, info)| {
             let info: &TensorInfo = info;

@@ -20,7 +20,13 @@ fn tensor_of(file: &std::path::Path, codes: &[u8]) -> StoredDir {
     written.chunks(ROWS * COLS * 4).for_each(|block| hasher.push(Hash128::of_block(block)));
     std::fs::write(file, [codes, &1_f32.to_le_bytes()].concat()).unwrap();
     let info = TensorInfo::checked("w".into(), DType::F32, vec![codes.len() / COLS, COLS]).unwrap();
-    let of_8_bits = Codes { bits: 8, grid: GridKind::Symmetric, grouping: Grouping::Tensor, scale: ScaleType::F32 };
+    let of_8_bits = Codes {
+        bits: 8,
+        grid: GridKind::Symmetric,
+        grouping: Grouping::Tensor,
+        scale: ScaleType::F32,
+        has_columns: false,
+    };
     let coding = Coding { storage: Storage::Dense, codes: Some(of_8_bits) };
     let parts = [(Part::Codes, 0), (Part::Scale, codes.len() as u64)];
     let parts = parts.map(|(part, offset)| (part, PartBytes::File { file: 0, offset })).into();

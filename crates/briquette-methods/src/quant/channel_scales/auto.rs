@@ -1,9 +1,11 @@
-//! Chooses between the scales of SmoothQuant and of AWQ by one prediction of the error of outputs.
+//! Chooses scales by one prediction of the error of outputs.
 
 use super::awq::{self, awq_scales};
+use super::balanced::{BALANCED_EXPONENT, balanced};
 use super::columns::ScaledColumns;
 use super::smooth::smooth;
 use crate::quant::{Activations, Scheme};
+use briquette_core::Grouping;
 
 /// The number of exponents of each method: 1/20, .. 1 of SmoothQuant, and 1/20, .. 19/20 of AWQ.
 const N_STEPS: usize = 20;
@@ -15,7 +17,7 @@ const INPUT_STEPS: f64 = 255.0;
 /// Scales that lower the predicted error.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChosenScales {
-    /// `smooth` or `awq`.
+    /// `smooth`, `awq` or `balanced`.
     pub method: &'static str,
     /// The exponent of its input sizes.
     pub exponent: f64,
@@ -38,13 +40,66 @@ pub fn auto<E>(
     scheme: Scheme,
     check_stop: &impl Fn() -> Result<(), E>,
 ) -> Result<Option<ChosenScales>, E> {
+    best_of(columns, scheme, smooth_or_awq(columns), check_stop)
+}
+
+/// Returns the method and the scales of a layer's columns, which need no place in another layer.
+///
+/// The geometric mean of the scales is 1, so that step sizes keep their meaning.
+///
+/// int8 weights with one scale for each row, and int8 inputs, get [`balanced`] scales. The prediction of [`auto`] overestimates the
+/// range of tokens whose largest inputs are rare. Other schemes get the scales of [`auto`] or balanced ones, whichever have the
+/// smallest predicted error; `None` if it is not below that of no scales.
+///
+/// # Errors
+/// The first error of `check_stop`, which is called for each candidate.
+pub fn column_scales<E>(
+    columns: &ScaledColumns,
+    scheme: Scheme,
+    check_stop: &impl Fn() -> Result<(), E>,
+) -> Result<Option<(&'static str, Vec<f64>)>, E> {
+    let is_by_row = scheme.weights.for_columns(columns.n_columns()).grouping == Grouping::Row;
+    let is_int8 = scheme.weights.grid.n_bits() == 8 && is_by_row;
+    if is_int8 && scheme.activations != Activations::Float {
+        return Ok(Some(("balanced", centred(balanced(columns, BALANCED_EXPONENT)))));
+    }
+    let alphas = exponents().take(N_STEPS - 1);
+    let candidates = smooth_or_awq(columns).chain(alphas.map(|alpha| ("balanced", alpha, balanced(columns, alpha))));
+    let candidates = candidates.map(|(method, exponent, scales)| (method, exponent, centred(scales)));
+    Ok(best_of(columns, scheme, candidates, check_stop)?.map(|best| (best.method, best.scales)))
+}
+
+/// Divides scales by their geometric mean.
+fn centred(scales: Vec<f64>) -> Vec<f64> {
+    let logs: f64 = scales.iter().map(|scale| scale.ln()).sum();
+    let mean = (logs / scales.len().max(1) as f64).exp();
+    scales.into_iter().map(|scale| scale / mean).collect()
+}
+
+fn exponents() -> impl Iterator<Item = f64> + Clone {
+    (1..=N_STEPS).map(|step| step as f64 / N_STEPS as f64)
+}
+
+/// A method, its exponent and its scales.
+type TriedScales = (&'static str, f64, Vec<f64>);
+
+fn smooth_or_awq(columns: &ScaledColumns) -> impl Iterator<Item = TriedScales> {
     let [ranges, weights, sizes] = [columns.input_ranges(), columns.weight_ranges(), columns.input_sizes()];
-    let exponents = (1..=N_STEPS).map(|step| step as f64 / N_STEPS as f64);
-    let smoothed = exponents.clone().map(|alpha| ("smooth", alpha, smooth(&ranges, &weights, alpha)));
-    let scaled = exponents.take(N_STEPS - 1).map(|exponent| ("awq", exponent, awq_scales(&sizes, exponent)));
+    let smoothed = exponents().map(move |alpha| ("smooth", alpha, smooth(&ranges, &weights, alpha)));
+    let scaled = exponents().take(N_STEPS - 1).map(move |exponent| ("awq", exponent, awq_scales(&sizes, exponent)));
+    smoothed.chain(scaled)
+}
+
+/// Returns the candidate with the smallest predicted error; `None` if none is smaller than that of no scales.
+fn best_of<E>(
+    columns: &ScaledColumns,
+    scheme: Scheme,
+    candidates: impl Iterator<Item = TriedScales>,
+    check_stop: &impl Fn() -> Result<(), E>,
+) -> Result<Option<ChosenScales>, E> {
     let unscaled = error(columns, scheme, &vec![1.0; columns.n_units]);
     let mut best: Option<ChosenScales> = None;
-    for (method, exponent, scales) in smoothed.chain(scaled) {
+    for (method, exponent, scales) in candidates {
         check_stop()?;
         let found = error(columns, scheme, &scales);
         if found < best.as_ref().map_or(unscaled, |best| best.errors[1]) {
@@ -100,5 +155,24 @@ mod tests {
             let even = chosen(scheme, 1.0);
             assert!(even.as_ref().is_none_or(|found| found.errors[1] < found.errors[0]), "{scheme}: {even:?}");
         }
+    }
+
+    #[test]
+    fn scales_of_columns_are_balanced_for_int8_and_predicted_for_others() {
+        let (n, units) = (64, (0..64).collect::<Vec<usize>>());
+        let layers = [(0..24 * n).map(|at| ((at * 7919) % 1009) as f32 / 500.0 - 1.0).collect::<Vec<f32>>()];
+        let mut stats = InputStats::empty(n, false);
+        (stats.count, stats.sum_squares, stats.max) = (4, vec![4.0; n], vec![2.5; n]);
+        (stats.sum_squares[5], stats.max[5]) = (4.0 * 900.0, 75.0);
+        let columns = ScaledColumns { layers: &layers, stats: &stats, units: &units, n_units: n };
+        let found = |scheme: &str| column_scales(&columns, scheme.parse().unwrap(), &|| Ok::<(), Infallible>(()));
+        let mut methods = Vec::new();
+        for scheme in ["int8-dynamic", "int8-dynamic-sym", "int4-g32-dynamic", "int4-g32"] {
+            let (method, scales) = found(scheme).unwrap().unwrap();
+            let mean: f64 = scales.iter().map(|scale| scale.ln()).sum::<f64>() / n as f64;
+            assert!(mean.abs() < 1e-9 && scales[5] > 1.5 * scales[6], "{scheme}: {method} {scales:?}");
+            methods.push(method);
+        }
+        assert_eq!(methods[..2], ["balanced"; 2]);
     }
 }

@@ -50,6 +50,36 @@ impl ScaledColumns<'_> {
         self.largest(|column| f64::from(of_columns[column]))
     }
 
+    /// Returns the root mean square of the inputs of each unit.
+    ///
+    /// Inputs that were 0 throughout may be used later, so they count as the mean of the others.
+    pub(super) fn input_roots(&self) -> Vec<f64> {
+        let count = self.stats.count.max(1) as f64;
+        let mut roots = self.roots(|column| self.stats.sum_squares[column] / count);
+        fill_unseen(&mut roots);
+        roots
+    }
+
+    /// Returns the root mean square of the weights of each unit.
+    pub(super) fn weight_roots(&self) -> Vec<f64> {
+        let (mut sums, mut n_rows) = (vec![0.0_f64; self.n_columns()], 0.0_f64);
+        for row in self.layers.iter().flat_map(|layer| layer.chunks_exact(self.n_columns())) {
+            sums.iter_mut().zip(row).for_each(|(sum, weight)| *sum += f64::from(*weight).powi(2));
+            n_rows += 1.0;
+        }
+        self.roots(|column| sums[column] / n_rows.max(1.0))
+    }
+
+    /// Returns the root of the mean square of each unit.
+    fn roots(&self, square_of: impl Fn(usize) -> f64) -> Vec<f64> {
+        let (mut sums, mut n) = (vec![0.0; self.n_units], vec![0.0_f64; self.n_units]);
+        for (column, &unit) in self.units.iter().enumerate() {
+            sums[unit] += square_of(column);
+            n[unit] += 1.0;
+        }
+        sums.iter().zip(n).map(|(sum, n)| (sum / n.max(1.0)).sqrt()).collect()
+    }
+
     /// Returns the mean magnitude of the inputs of each unit, or their root mean square where magnitudes were not gathered.
     ///
     /// Inputs that were 0 throughout may be used later, so they count as the mean of the others.

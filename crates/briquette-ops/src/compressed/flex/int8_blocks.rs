@@ -41,7 +41,7 @@ impl Int8BlockOps for Flex {
         let n_kv_heads = layers[1].weights.n_out() / width;
         let called = SelfAttention {
             layers: std::array::from_fn(|i| (weights_of(&layers[i]), biases[i].as_deref())),
-            grid: layers[0].weights.grid.unwrap_or_default(),
+            inputs: layers[0].weights.input_rounding().unwrap_or_default(),
             shape: AttentionShape { batch, length, n_heads, n_kv_heads, width, is_causal: false },
             padding: &padding,
         };
@@ -60,7 +60,7 @@ impl Int8BlockOps for Flex {
         let (biases, n) = (layers.each_ref().map(bias_of), layers[1].weights.n_out());
         let called = FeedForward {
             layers: std::array::from_fn(|i| (weights_of(&layers[i]), biases[i].as_deref())),
-            grids: layers.each_ref().map(|layer| layer.weights.grid.unwrap_or_default()),
+            inputs: layers.each_ref().map(|layer| layer.weights.input_rounding().unwrap_or_default()),
             activation: activation.function(),
         };
         let mut y = vec![0.0; batch * length * n];

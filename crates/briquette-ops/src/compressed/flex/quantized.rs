@@ -43,14 +43,14 @@ macro_rules! with_floats {
 
 fn linear<T: ActivationElement>(x: &[T], n_rows: usize, weights: &LinearWeights, bias: Option<&[f32]>) -> Vec<f32> {
     let (path, mut y) = (active_level(), vec![0.0; n_rows * weights.n_out()]);
-    match (weights.placed.on_host().expect(ELSEWHERE), weights.grid) {
-        (HostLinear::Int8(weights), Some(grid)) => int8_linear(path, x, n_rows, grid, &**weights, bias, &mut y),
-        (HostLinear::Sparse(weights), Some(grid)) => int8_linear(path, x, n_rows, grid, &**weights, bias, &mut y),
+    match (weights.placed.on_host().expect(ELSEWHERE), weights.input_rounding()) {
+        (HostLinear::Int8(weights), Some(inputs)) => int8_linear(path, x, n_rows, inputs, &**weights, bias, &mut y),
+        (HostLinear::Sparse(weights), Some(inputs)) => int8_linear(path, x, n_rows, inputs, &**weights, bias, &mut y),
         (HostLinear::Int8(weights), None) => weight_only_linear(path, x, n_rows, &**weights, bias, &mut y),
         (HostLinear::Sparse(weights), None) => weight_only_linear(path, x, n_rows, &**weights, bias, &mut y),
         (HostLinear::Int4(weights), _) => int4_linear(path, x, n_rows, weights, bias, &mut y),
-        (HostLinear::W4A8(weights), grid) => {
-            w4a8_linear(path, x, n_rows, grid.unwrap_or_default(), weights, bias, &mut y);
+        (HostLinear::W4A8(weights), inputs) => {
+            w4a8_linear(path, x, n_rows, inputs.unwrap_or_default(), weights, bias, &mut y);
         }
     }
     y

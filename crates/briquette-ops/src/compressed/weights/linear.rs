@@ -2,13 +2,14 @@
 
 use crate::compressed::cube::{self, CudaLinear};
 use crate::compressed::host_or_cuda::{HostOrCuda, WeightInfo};
-use briquette_core::Result;
-use briquette_cpu::ActivationGrid;
+use crate::compressed::weights::InputColumns;
+use briquette_core::{ColumnScales, Result};
 use briquette_cpu::PackedInt4;
 use briquette_cpu::PackedInt8;
 use briquette_cpu::PackedW4A8;
 use briquette_cpu::SparseInt8;
 use briquette_cpu::check_depth;
+use briquette_cpu::{ActivationGrid, InputRounding};
 use briquette_cpu::{Int8Weights, codes_of};
 use burn::tensor::Device;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ pub struct LinearWeights {
     pub(in crate::compressed) placed: HostOrCuda<HostLinear, CudaLinear>,
     /// The grid for quantizing activations; `None` if they stay floats.
     pub(in crate::compressed) grid: Option<ActivationGrid>,
+    columns: Option<Arc<InputColumns>>,
 }
 
 #[derive(Debug, Clone)]
@@ -110,8 +112,45 @@ impl LinearWeights {
         Self::on_host(HostLinear::W4A8(Arc::new(weights)), Some(grid))
     }
 
-    const fn on_host(weights: HostLinear, grid: Option<ActivationGrid>) -> Self {
-        Self { placed: HostOrCuda::Host(weights), grid }
+    fn on_host(weights: HostLinear, grid: Option<ActivationGrid>) -> Self {
+        Self { placed: HostOrCuda::Host(weights), grid, columns: None }
+    }
+
+    /// Adds scales of columns on the device of the weights: the layer multiplies its inputs by them.
+    ///
+    /// # Panics
+    /// If there is not one scale for each input.
+    #[must_use]
+    pub fn with_columns(self, scales: Option<ColumnScales>, device: &Device) -> Self {
+        let n_in = self.n_in();
+        let columns = scales.map(|scales| {
+            assert_eq!(scales.values().len(), n_in, "scales of columns");
+            Arc::new(InputColumns::new(scales, device))
+        });
+        Self { columns, ..self }
+    }
+
+    /// Returns the scales of columns, if there are any.
+    pub fn columns(&self) -> Option<&InputColumns> {
+        self.columns.as_deref()
+    }
+
+    /// Returns how a kernel of the CPU rounds inputs. It multiplies them by the scales of columns itself.
+    pub(in crate::compressed) fn input_rounding(&self) -> Option<InputRounding<'_>> {
+        let columns = self.columns.as_ref().map_or(&[][..], |columns| columns.scales().values());
+        self.grid.map(|grid| InputRounding { grid, columns })
+    }
+
+    /// Returns whether the codes of inputs are those that other weights take.
+    pub(in crate::compressed) fn takes_codes_of(&self, other: &Self) -> bool {
+        let scales = |weights: &Self| weights.columns.as_ref().map(|columns| columns.scales().clone());
+        self.grid == other.grid && self.n_in() == other.n_in() && scales(self) == scales(other)
+    }
+
+    /// Returns the scales of columns that inputs are multiplied by before the product, because no kernel does it.
+    pub(in crate::compressed) fn multiplies_before(&self) -> Option<&InputColumns> {
+        let is_in_kernel = self.placed.on_host().is_some() && self.grid.is_some();
+        self.columns().filter(|_| !is_in_kernel)
     }
 
     /// Packs row-major int8 `codes` `[n_out, n_in]` with the values `codes[o, i] * scales[o]` for `device`.
@@ -131,7 +170,7 @@ impl LinearWeights {
     ) -> Result<Self> {
         check_depth(n_in)?;
         if let Some(weights) = cube::int8(device, codes, scales, [n_out, n_in], is_sparse) {
-            return Ok(Self { placed: HostOrCuda::Cuda(weights, scales.into()), grid });
+            return Ok(Self { placed: HostOrCuda::Cuda(weights, scales.into()), grid, columns: None });
         }
         Ok(match is_sparse {
             true => Self::sparse_int8(SparseInt8::new(codes, scales, n_out, n_in)?, grid),
@@ -157,7 +196,7 @@ impl LinearWeights {
         grid: Option<ActivationGrid>,
     ) -> Result<Self> {
         if let Some(weights) = cube::int4(device, codes, scales, [n_out, n_in], group) {
-            return Ok(Self { placed: HostOrCuda::Cuda(weights, scales.into()), grid });
+            return Ok(Self { placed: HostOrCuda::Cuda(weights, scales.into()), grid, columns: None });
         }
         Ok(match grid {
             Some(grid) => Self::w4a8(PackedW4A8::new(codes, scales, n_out, n_in, group)?, grid),
