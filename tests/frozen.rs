@@ -89,7 +89,7 @@ fn frozen_outputs_verify_and_decode_to_the_same_values() {
         let path = repository().join("fixtures/frozen").join(name);
         assert_eq!(decoded_hash(&path), hash, "{name}");
         sandbox.ok(&format!("verify {}", path.display()));
-        // What was made with statistics cannot be made again without them.
+        // Outputs that use statistics cannot be made again without them.
         if !options.contains("--statistics") {
             sandbox.ok(&format!("verify {} --against tiny.safetensors", path.display()));
         }

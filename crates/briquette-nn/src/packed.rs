@@ -156,7 +156,9 @@ impl SharedCodes {
         if tensor.dims() != shape {
             return if held.axis == held.axis_in_records { tensor } else { tensor.transpose() };
         }
-        let form = (held.columns(), held.is_sparse);
+        // The values that a copy loads replace its own tensor, which burn's quantized tensors hold without scales of columns.
+        let columns = held.columns().filter(|_| !self.has_copies());
+        let form = (columns, held.is_sparse);
         let loaded = Coded::of_tensor(tensor.clone(), held.axis_in_records, held.what, form);
         let loaded = loaded.map(|coded| coded.along(held.axis));
         if self.has_copies() {
