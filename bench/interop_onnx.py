@@ -50,12 +50,14 @@ def session(path):
 
 def inputs_of(run, golden):
     """Return the inputs that a session takes, from the arrays of a golden file."""
-    n_items = next(golden[key].shape[0] for key in ("ids", "images") if key in golden)
+    n_items = next(golden[key].shape[0] for key in ("ids", "images", "features") if key in golden)
     given = {
         "input_ids": golden.get("ids"),
         "attention_mask": golden.get("mask"),
         "token_type_ids": golden.get("types", np.zeros_like(golden.get("ids", np.zeros(1)))),
         "pixel_values": golden.get("images"),
+        "input_features": golden.get("features"),
+        "decoder_input_ids": golden.get("target"),
     }
     found = {}
     for wanted in run.get_inputs():

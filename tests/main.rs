@@ -57,6 +57,7 @@ mod minilm;
 mod narrow;
 mod on_policy;
 mod onnx;
+mod onnx_outputs;
 mod onnx_static;
 mod out_of_memory;
 mod output_paths;

@@ -68,7 +68,7 @@ fn stages_that_an_onnx_file_cannot_hold_are_refused() {
         .write("w/model.safetensors", std::fs::read(repository().join("fixtures/digits/model.safetensors")).unwrap());
     for (line, phrase) in [
         ("compress m/convolutions.onnx --cast f16 -o out", "an ONNX file keeps the type"),
-        ("compress m/convolutions.onnx --bytes 1kB -o out", "remove the budget"),
+        ("compress m/convolutions.onnx --bytes 1kB --format onnx -o out", "expected the format briquette"),
         ("compress w --prune 0.5 --format onnx -o out", "expected an ONNX file"),
         ("graph m/convolutions.onnx --dim other=2", "--dim other: no input has an extent of this name"),
         ("graph w --dim batch=2", "only ONNX models have named extents"),

@@ -174,7 +174,7 @@ fn each_error_of_a_static_export_is_one_line_and_writes_nothing() {
             2,
             "bert: found BERT with attention, expected a convolutional network",
         ),
-        (format!("{} {data}", static_of("m.onnx")), 2, "only `--to onnx` of a checkpoint has it"),
+        (format!("export m.onnx --to dense --quantize int8-static {data} -o out"), 2, "only `--to onnx` has it"),
         (
             format!("export digits --to onnx --quantize int8-dynamic {data} -o out"),
             2,

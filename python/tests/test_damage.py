@@ -139,8 +139,8 @@ def one(tmp_path: Path) -> Path:
 
 
 def test_a_newer_version_is_named(one: Path) -> None:
-    edit(one, lambda manifest: manifest.update(version=7))
-    refused(one, "found version 7, expected at most 6; use a newer briquette")
+    edit(one, lambda manifest: manifest.update(version=VERSION + 1))
+    refused(one, f"found version {VERSION + 1}, expected at most {VERSION}; use a newer briquette")
 
 
 def test_a_directory_of_another_program_is_named(tmp_path: Path) -> None:

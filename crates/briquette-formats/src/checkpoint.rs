@@ -3,6 +3,7 @@
 mod choice;
 
 use crate::companions::{Companions, companions_of};
+use crate::onnx::{MAX_NETWORK_BYTES, NETWORK_FILE};
 use crate::plain::PlainFiles;
 use crate::quantization::{self, QuantMethod};
 use crate::sniff::FileKind;
@@ -85,6 +86,8 @@ pub struct Checkpoint {
     companions: Companions,
     quantized_by: Option<String>,
     layout: Option<WeightLayout>,
+    /// The ONNX network of an output in another format.
+    network: Option<InputFile>,
 }
 
 impl std::fmt::Debug for Checkpoint {
@@ -130,8 +133,8 @@ impl Checkpoint {
             let profile = source.manifest.as_ref().map(|manifest| manifest.profile).unwrap_or_default();
             let format = InputFormat::Briquette(profile);
             let path = path.to_path_buf();
-            let source = Source::Stored(source);
-            return Ok(Self { path, directory, format, source, companions, quantized_by: None, layout: None });
+            let (source, network) = (Source::Stored(source), network_in(&directory)?);
+            return Ok(Self { path, directory, format, source, companions, quantized_by: None, layout: None, network });
         }
         let quantization = quantization::read_config(&directory)?;
         let weights = weights::weights_in(path)?;
@@ -150,7 +153,8 @@ impl Checkpoint {
             FileKind::Onnx => InputFormat::Onnx,
         };
         let quantized_by = quantization::shown_by(plain.tensors()).map(str::to_string);
-        Ok(Self { path, directory, format, source: Source::Plain(plain), companions, quantized_by, layout: None })
+        let (source, layout, network) = (Source::Plain(plain), None, None);
+        Ok(Self { path, directory, format, source, companions, quantized_by, layout, network })
     }
 
     /// Decodes the tensors as `quantization_config` describes them.
@@ -202,6 +206,11 @@ impl Checkpoint {
         let is_onnx = matches!(self.format, InputFormat::Onnx | InputFormat::Briquette(OutputFormat::Onnx));
         // The files with external data follow the model.
         self.files().into_iter().next().filter(|_| is_onnx)
+    }
+
+    /// Returns the file with the network of a model that no family needs to know: an ONNX model, or the copy of one without weights.
+    pub fn network_file(&self) -> Option<&InputFile> {
+        self.onnx_file().or(self.network.as_ref())
     }
 
     /// Returns the tensors in stored form, if the model is already compressed.
@@ -310,6 +319,15 @@ impl Checkpoint {
             Source::Plain(plain) => plain,
             Source::Stored(stored) => stored,
         }
+    }
+}
+
+/// Opens the ONNX network of an output, and compares it with its checksum.
+fn network_in(directory: &ModelDir) -> Result<Option<InputFile>> {
+    let name = Path::new(NETWORK_FILE);
+    match directory.read(name, MAX_NETWORK_BYTES)? {
+        Some(_) => directory.file(name).map(Some),
+        None => Ok(None),
     }
 }
 

@@ -6,18 +6,22 @@
 //!
 //! Source: `onnx.proto` of ONNX 1.23, and the protobuf encoding (protobuf.dev/programming-guides/encoding).
 
+mod carried;
 mod constants;
 mod external;
 mod fields;
 mod graph;
 mod model;
+mod network;
 mod skeleton;
 mod tensor;
 mod wire;
 
+pub use carried::{StreamedWeight, carried_model};
 pub use constants::Constant;
 pub use graph::{Attribute, AttributeValue, Dim, Node, OnnxGraph, ValueInfo};
 pub use model::{Model, OnnxFunction};
+pub use network::{MAX_NETWORK_BYTES, NETWORK_FILE, network_of};
 pub(crate) use skeleton::tensors_of;
 pub use skeleton::{FILE_NAME, Skeleton, SkeletonFile};
 pub use tensor::{Tensor, TensorData};

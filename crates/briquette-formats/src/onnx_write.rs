@@ -14,7 +14,11 @@ mod walk;
 mod write;
 
 pub use check::{CheckedOnnx, check_onnx};
-pub use model::{OnnxAttribute, OnnxData, OnnxDim, OnnxModel, OnnxNode, OnnxTensor, OnnxType, OnnxValue};
+pub use encode::encode_network;
+pub(crate) use message::WireMessage;
+pub use model::{
+    CarriedModel, CarriedNode, OnnxAttribute, OnnxData, OnnxDim, OnnxModel, OnnxNode, OnnxTensor, OnnxType, OnnxValue,
+};
 pub use write::{DATA_FILE, LARGEST_FILE, MODEL_FILE, OnnxWritten, TensorBytes, write_onnx};
 
 #[cfg(test)]

@@ -346,7 +346,7 @@ pub fn graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Option<Grap
 
 /// Builds the graph of a checkpoint on disk for inputs with named extents, which only ONNX models have. See [`graph_of`].
 fn graph_with(checkpoint: &Checkpoint, dims: &InputDims) -> Result<Option<Graph>> {
-    if let Some(file) = checkpoint.onnx_file() {
+    if let Some(file) = checkpoint.network_file() {
         let found = onnx::import(file, dims);
         return found.map(Some).map_err(|error| error.at(briquette_core::shown_path(checkpoint.path())));
     }

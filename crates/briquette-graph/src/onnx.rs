@@ -4,7 +4,8 @@
 //! reshapes by computed shapes have static extents. An operator without a rule keeps its name and fixes all axes.
 //!
 //! Opsets 11 to 28 of the operators that exporters write are known. Functions of a file and graphs inside nodes are operators
-//! without a rule, except `If` with a known condition. A graph for running has rules for every `If`, and for recurrent layers.
+//! without a rule, except `If` with a known condition. A graph for running has rules for every `If`, for recurrent layers, and for
+//! loops whose number of iterations follows from shapes, constants and single integers.
 
 mod attributes;
 mod constant_math;
@@ -17,6 +18,7 @@ mod inputs;
 mod item;
 mod layers;
 mod layout;
+mod loops;
 mod operators;
 mod pools;
 mod ranges;
@@ -32,11 +34,12 @@ mod walk;
 pub use input_shapes::InputDims;
 pub use runnable::RunnableModel;
 
-use crate::graph::Graph;
+use crate::graph::{Graph, ValueId};
 use crate::unused::remove_unused;
 use briquette_core::Result;
 use briquette_formats::InputFile;
 use briquette_formats::onnx::Model;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Builds and checks the graph of an ONNX file.
 ///
@@ -46,14 +49,34 @@ use briquette_formats::onnx::Model;
 /// - Config: `dims` names an extent that no input has.
 /// - Io: a file cannot be read.
 pub fn import(file: &InputFile, dims: &InputDims) -> Result<Graph> {
+    Ok(imported(file, &Model::read(file)?, dims, false)?.graph)
+}
+
+/// A graph, and the values that have a name in its file. Several names may have one value.
+#[derive(Debug, Clone)]
+pub struct ImportedGraph {
+    /// The graph.
+    pub graph: Graph,
+    /// The values that the graph computes, by their names in the file.
+    pub names: BTreeMap<String, ValueId>,
+}
+
+/// Like [`import`], with the names of values.
+///
+/// # Errors
+/// See [`import`].
+pub fn import_named(file: &InputFile, dims: &InputDims) -> Result<ImportedGraph> {
     imported(file, &Model::read(file)?, dims, false)
 }
 
 /// Builds and checks the graph of a model; `runs` as in [`Importer`](importer::Importer).
-fn imported(file: &InputFile, model: &Model, dims: &InputDims, runs: bool) -> Result<Graph> {
-    let mut graph = walk::run(file, model, dims, runs)?;
+fn imported(file: &InputFile, model: &Model, dims: &InputDims, runs: bool) -> Result<ImportedGraph> {
+    let ImportedGraph { mut graph, mut names } = walk::run(file, model, dims, runs)?;
     recognise::recognise(&mut graph);
     remove_unused(&mut graph);
     graph.lower()?;
-    Ok(graph)
+    let inputs = graph.inputs.iter().map(|input| input.value);
+    let computed: BTreeSet<ValueId> = graph.nodes.iter().flat_map(|node| node.outputs.clone()).chain(inputs).collect();
+    names.retain(|_, value| computed.contains(value));
+    Ok(ImportedGraph { graph, names })
 }

@@ -8,8 +8,10 @@
 //! Positions, masks and rotary angles are computed in the model. Operators need opset 13, and opset 17 for layer norms.
 
 mod attention;
+mod coded_nodes;
 mod dims;
 mod emitter;
+mod file_network;
 mod functions;
 mod inputs;
 mod linear;
@@ -20,19 +22,25 @@ mod outputs;
 mod reshape;
 mod rotary;
 mod same_padding;
+mod smaller_nodes;
 mod spatial;
 pub mod static_int8;
 mod text_inputs;
+mod unused_nodes;
 mod weights;
 
+pub use coded_nodes::with_codes;
+pub use file_network::file_network;
+pub use smaller_nodes::with_extents;
 pub use weights::{LinearForm, OnnxFloat, OnnxWeight, TableForm, WeightBytes, WeightForms};
 
 use crate::families::Extents;
-use crate::graph::Graph;
+use crate::graph::{Graph, ValueId};
 use briquette_core::Result;
 use briquette_formats::onnx_write::OnnxModel;
 use dims::SymbolicGraph;
 use emitter::Emitter;
+use std::collections::BTreeMap;
 
 /// A network as an ONNX model, and the weights that its streamed tensors have.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,8 +51,8 @@ pub struct OnnxNetwork {
     pub weights: Vec<OnnxWeight>,
     /// The graph that the weights belong to.
     pub graph: Graph,
-    /// The name of each value of the graph in the model; none for a value that no node of the model computes.
-    pub values: Vec<Option<String>>,
+    /// The values of the graph by their names in the model.
+    pub values: BTreeMap<String, ValueId>,
 }
 
 /// Converts a network to ONNX.
@@ -68,5 +76,8 @@ pub fn to_onnx(
     }
     outputs::add(&mut emitter);
     let (model, weights, values) = emitter.finish();
+    // Of values with one name, the last is computed last.
+    let named = |(id, name): (usize, Option<String>)| Some((name?, ValueId(id)));
+    let values = values.into_iter().enumerate().filter_map(named).collect();
     Ok(OnnxNetwork { model, weights, graph: symbolic.graph, values })
 }

@@ -99,15 +99,13 @@ fn every_family_has_a_sound_model_and_others_are_refused_in_one_line() {
                 }
                 Err(error) => {
                     let text = error.to_string();
-                    let is_pairs = ["bart", "mbart", "t5-translate", "whisper"].iter().any(|one| name.starts_with(one));
-                    let why = if is_pairs { "an encoder-decoder" } else { "mixture of experts" };
-                    assert!(is_pairs || ["mixtral", "qwen3_moe"].contains(&name.as_str()), "{name}: {error}");
-                    assert!(text.contains(why) && !text.contains('\n'), "{text}");
+                    assert!(["mixtral", "qwen3_moe"].contains(&name.as_str()), "{name}: {error}");
+                    assert!(text.contains("mixture of experts") && !text.contains('\n'), "{text}");
                 }
             }
         }
     }
-    assert!(n >= 2 * 70, "{n}");
+    assert!(n >= 2 * 75, "{n}");
 }
 
 #[test]
@@ -211,7 +209,7 @@ fn codes_in_groups_are_operators_of_onnxruntime_with_packed_shapes() {
     let found = network("llama", OnnxFloat::F32, &forms).unwrap();
     check(&found.model);
     let node = found.model.nodes.iter().find(|node| node.op == "MatMulNBits").unwrap();
-    assert_eq!((node.domain, node.inputs.len()), ("com.microsoft", 4));
+    assert_eq!((&*node.domain, node.inputs.len()), ("com.microsoft", 4));
     let shape = |at: usize| {
         let tensor = found.model.tensors.iter().find(|tensor| tensor.name == node.inputs[at]).unwrap();
         (tensor.dtype, tensor.shape.clone())

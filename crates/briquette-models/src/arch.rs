@@ -69,7 +69,7 @@ impl Arch {
     /// - Input: the checkpoint does not fit the family, or has a damaged tokenizer.
     /// - Config: the network takes neither text nor images.
     pub fn input(self, checkpoint: &Checkpoint) -> Result<Input> {
-        match checkpoint.onnx_file() {
+        match checkpoint.network_file() {
             Some(file) => graph_net::onnx_input(file.path(), checkpoint),
             None => graph_net::input(self.family(), checkpoint),
         }
@@ -83,7 +83,7 @@ impl Arch {
     /// # Errors
     /// Config: the architecture is unknown; the message lists the known names.
     pub fn detect(checkpoint: &Checkpoint) -> Result<Self> {
-        if let Some(file) = checkpoint.onnx_file() {
+        if let Some(file) = checkpoint.network_file() {
             let task = graph_net::onnx_task(file.path())?;
             return Self::of_onnx(task).ok_or_else(|| Error::bug("a task without an ONNX network"));
         }
@@ -119,7 +119,7 @@ impl Arch {
     /// # Errors
     /// Input: `model_type` is a name of another family, or a network of text has no config.json.
     pub(crate) fn check(self, checkpoint: &Checkpoint) -> Result<()> {
-        let is_onnx_file = checkpoint.onnx_file().is_some();
+        let is_onnx_file = checkpoint.network_file().is_some();
         if is_onnx_file != self.is_onnx() {
             let found = if is_onnx_file { "an ONNX model" } else { "a model of another format" };
             let message = format!("arch is {self}, found {found}; leave arch out");

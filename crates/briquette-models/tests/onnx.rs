@@ -56,7 +56,18 @@ fn apart(found: &AnyTensor, expected: &AnyTensor) -> f32 {
 
 #[test]
 fn outputs_equal_those_of_onnxruntime() {
-    let names = ["images", "functions", "encoder", "decoder", "lookups", "recurrent", "branches", "spaces", "products"];
+    let names = [
+        "images",
+        "functions",
+        "encoder",
+        "decoder",
+        "lookups",
+        "recurrent",
+        "branches",
+        "spaces",
+        "products",
+        "loops",
+    ];
     for name in names {
         let expected = reference(name, "out");
         let found = net(name).run_named(&reference(name, "in")).unwrap();

@@ -31,6 +31,7 @@ mod identity;
 pub mod in_memory;
 pub mod memory;
 pub mod onnx;
+mod onnx_network;
 pub mod open;
 pub mod report;
 pub mod run;

@@ -1,4 +1,4 @@
-//! Writes a model of a known family as ONNX: a directory with `model.onnx`, the model's small files and `SHA256SUMS`.
+//! Writes a model of a known family, or the network of an ONNX model with codes, as ONNX: a directory with `model.onnx`, the model's small files and `SHA256SUMS`.
 
 mod bytes;
 mod forms;
@@ -20,8 +20,9 @@ use briquette_formats::onnx_write::{
 use briquette_formats::{
     Checkpoint, Choice, Draft, InputFile, TensorSource, companions, model_config, model_dir, presence, sums,
 };
-use briquette_graph::to_onnx::static_int8::plan as plan_static;
-use briquette_graph::to_onnx::{OnnxNetwork, WeightBytes, WeightForms, to_onnx};
+use briquette_graph::onnx::{InputDims, RunnableModel, import_named};
+use briquette_graph::to_onnx::static_int8::{StaticPlan, plan as plan_static};
+use briquette_graph::to_onnx::{OnnxNetwork, WeightBytes, WeightForms, file_network, to_onnx, with_codes};
 use briquette_graph::{Extents, GraphHeaders, known_graph_of};
 use briquette_writer::RunOptions;
 use bytes::WeightReader;
@@ -55,6 +56,8 @@ pub struct OnnxRequest {
     pub float: OnnxFloat,
     /// int8 codes that are computed from the weights, instead of the codes or floats of the model.
     pub int8: Option<OnnxInt8>,
+    /// Whether codes in groups only need ONNX's own operators, which need opset 21, and not those of `com.microsoft`.
+    pub has_own_operators: bool,
     /// The largest `model.onnx`; larger models keep their weights in a second file.
     pub largest_file: u64,
 }
@@ -64,7 +67,8 @@ impl OnnxRequest {
     pub fn new(model: &Path, output: &Path) -> Self {
         let (model, output) = (model.to_path_buf(), output.to_path_buf());
         let choice = Choice::default();
-        Self { model, choice, output, float: OnnxFloat::F32, int8: None, largest_file: LARGEST_FILE }
+        let (float, int8, has_own_operators) = (OnnxFloat::F32, None, false);
+        Self { model, choice, output, float, int8, has_own_operators, largest_file: LARGEST_FILE }
     }
 }
 
@@ -111,8 +115,8 @@ pub fn export(request: &OnnxRequest, options: &RunOptions) -> Result<OnnxExport>
     let inputs: Vec<&Path> = files.iter().map(|file| file.path()).chain([request.model.as_path()]).collect();
     let draft = Draft::create(&request.output, &inputs, options.force)?;
     let CodedNetwork { mut network, codes, calibration } = CodedNetwork::new(&checkpoint, request, options)?;
-    network.model.metadata = metadata(&checkpoint, request)?;
-    let reader = WeightReader::new(&checkpoint, &network.graph, request.float, codes.as_deref())?;
+    network.model.metadata.extend(metadata(&checkpoint, request)?);
+    let reader = WeightReader::new(&checkpoint, &network, request.float, codes.as_deref())?;
     let written = fill(&draft, &checkpoint, &network, &reader, request, options);
     let found = written.map_err(|error| draft.explain(error))?;
     draft.publish()?;
@@ -129,6 +133,9 @@ struct CodedNetwork<'a> {
 impl<'a> CodedNetwork<'a> {
     /// Converts a checkpoint in the forms that a request asks for.
     fn new(checkpoint: &'a Checkpoint, request: &OnnxRequest, options: &RunOptions) -> Result<Self> {
+        if let Some(file) = checkpoint.network_file() {
+            return Self::of_file(checkpoint, file, request, options);
+        }
         // Embeddings of sentences are pooled from hidden states: sentence-transformers drops the pooler too.
         let is_sentence_encoder = presence::is_file(&checkpoint.directory().join("modules.json"))?;
         let build = |extents: Extents| {
@@ -138,17 +145,59 @@ impl<'a> CodedNetwork<'a> {
         let at_model = |error: Error| error.at(shown_path(&request.model));
         let of = |forms: &dyn WeightForms| to_onnx(&build, request.float, forms).map_err(at_model);
         match &request.int8 {
-            None => Ok(Self { network: of(&StoredForms::of(checkpoint)?)?, codes: None, calibration: None }),
+            None => Ok(Self {
+                network: of(&StoredForms::of(checkpoint, request.has_own_operators)?)?,
+                codes: None,
+                calibration: None,
+            }),
             Some(OnnxInt8::Dynamic(how)) => {
                 let layers = QuantizedLayers::new(checkpoint, how, options)?;
                 Ok(Self { network: of(&layers)?, codes: Some(Box::new(layers)), calibration: None })
             }
             Some(OnnxInt8::Static(how)) => {
                 let plan = plan_static(of(&FloatForms)?).map_err(at_model)?;
-                let (network, layers, figures) = static_int8::quantize(checkpoint, plan, how, options)?;
-                Ok(Self { network, codes: Some(layers), calibration: Some(figures) })
+                Self::fixed(checkpoint, plan, how, options)
             }
         }
+    }
+
+    /// Gives the network of an ONNX file the forms that a request asks for. Nodes without codes are kept as they are.
+    fn of_file(
+        checkpoint: &'a Checkpoint,
+        file: &InputFile,
+        request: &OnnxRequest,
+        options: &RunOptions,
+    ) -> Result<Self> {
+        let at_model = |error: Error| error.at(shown_path(&request.model));
+        if request.float != OnnxFloat::F32 {
+            let message = "--cast: found an ONNX model, whose other nodes depend on its types; remove it";
+            return Err(Error::config(message));
+        }
+        let network = |imported| file_network(file, imported, checkpoint.tensors()).map_err(at_model);
+        let plain = || import_named(file, &InputDims::default()).and_then(network);
+        match &request.int8 {
+            None => {
+                let network =
+                    with_codes(plain()?, &StoredForms::of(checkpoint, request.has_own_operators)?).map_err(at_model)?;
+                Ok(Self { network, codes: None, calibration: None })
+            }
+            Some(OnnxInt8::Dynamic(how)) => {
+                let layers = QuantizedLayers::new(checkpoint, how, options)?;
+                let network = with_codes(plain()?, &layers).map_err(at_model)?;
+                Ok(Self { network, codes: Some(Box::new(layers)), calibration: None })
+            }
+            Some(OnnxInt8::Static(how)) => {
+                // As the network runs, so that its values are those that are observed.
+                let model = RunnableModel::read(InputFile::open(file.path())?).map_err(at_model)?;
+                let network = network(model.named_graph(&Extents::EXAMPLE.into()).map_err(at_model)?)?;
+                Self::fixed(checkpoint, plan_static(network).map_err(at_model)?, how, options)
+            }
+        }
+    }
+
+    fn fixed(checkpoint: &'a Checkpoint, plan: StaticPlan, how: &StaticInt8, options: &RunOptions) -> Result<Self> {
+        let (network, layers, figures) = static_int8::quantize(checkpoint, plan, how, options)?;
+        Ok(Self { network, codes: Some(layers), calibration: Some(figures) })
     }
 }
 
@@ -167,6 +216,9 @@ fn check_exportable(checkpoint: &Checkpoint) -> Result<()> {
             "the model is already quantized ({method}), which Briquette cannot decode; start from the original weights"
         );
         return Err(Error::refused(message));
+    }
+    if checkpoint.network_file().is_some() {
+        return Ok(());
     }
     let headers = GraphHeaders::of(checkpoint);
     let headers = headers.headers();
@@ -254,11 +306,11 @@ fn counts(network: &OnnxNetwork) -> BTreeMap<&'static str, usize> {
     let mut found = BTreeMap::new();
     for weight in &network.weights {
         let form = match weight.bytes {
-            WeightBytes::Floats | WeightBytes::TransposedFloats => "float",
+            WeightBytes::Stored | WeightBytes::Floats | WeightBytes::TransposedFloats => "float",
             WeightBytes::TransposedCodes if is_dynamic => "int8-dynamic",
             WeightBytes::Codes | WeightBytes::TransposedCodes if is_static => "int8-static",
             WeightBytes::Codes | WeightBytes::TransposedCodes => "int8",
-            WeightBytes::Blocks => "blocks",
+            WeightBytes::Blocks | WeightBytes::TransposedBlocks => "blocks",
             _ => continue,
         };
         *found.entry(form).or_default() += 1;

@@ -9,10 +9,12 @@ mod factorize;
 mod fold;
 mod headed;
 mod network;
+mod network_edit;
 mod predicted;
 mod rotated;
 mod shrink;
 
+use crate::onnx_network;
 use briquette_core::{Error, Result};
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_formats::{
@@ -86,6 +88,11 @@ fn write(
     let mut plan = Plan::unchanged(found.model.tensors(), OutputFormat::Dense, Nonfinite::Unchanged);
     let small_files = |_: &Plan, _: &ManifestSource| {
         companions::copy_into(&draft, checkpoint, &|| workers.check_stop())?;
+        if let Some(network) = &found.network {
+            for (name, bytes) in onnx_network::files(checkpoint, network.to_vec())? {
+                draft.write_file(&name, &bytes)?;
+            }
+        }
         let config = model_config::with_quantization(network.config.clone(), None, &checkpoint.directory())?;
         if let Some(config) = config {
             let config = model_config::with_values(&config, &found.config, &checkpoint.directory())?;

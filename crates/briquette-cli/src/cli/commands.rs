@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> Result<u8> {
         }
         Command::Devices => devices::list(common),
         Command::Export { model, to, storage, onnx, output, allow_untested, force, read }
-            if onnx::is_written_as_graph(to, model, read)? =>
+            if onnx::is_written_as_graph(to, model, read, onnx)? =>
         {
             onnx::refuse_others(storage.as_deref(), *allow_untested)?;
             onnx::export(common, model, output, onnx, read, *force)

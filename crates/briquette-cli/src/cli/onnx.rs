@@ -31,6 +31,9 @@ pub(crate) struct OnnxArgs {
     /// Type of floats in ONNX: f32 or f16; inputs and outputs stay f32
     #[arg(long, value_name = "TYPE")]
     cast: Option<String>,
+    /// Operators for codes in groups in ONNX: microsoft (MatMulNBits, fast in onnxruntime) or standard (opset 21) [default: microsoft]
+    #[arg(long, value_name = "SET")]
+    operators: Option<String>,
     /// Images for int8-static, which fix the scales of activations: a folder of classes or an array
     #[arg(long, value_name = "PATH", requires = "quantize", help_heading = "Options of int8-static")]
     data: Option<PathBuf>,
@@ -55,9 +58,11 @@ impl OnnxArgs {
     /// Refuses the flags for another format.
     pub(super) fn refuse(&self) -> Result<()> {
         if self.quantize.as_deref() == Some("int8-static") {
-            let message =
-                "--quantize int8-static: only `--to onnx` of a checkpoint has it; give the checkpoint of the network";
+            let message = "--quantize int8-static: only `--to onnx` has it; add `--to onnx`";
             return Err(Error::config(message));
+        }
+        if self.operators.is_some() {
+            return Err(Error::config("--operators: only `--to onnx` of a model with codes has it; remove it"));
         }
         let flags = [("--quantize", self.quantize.is_some()), ("--cast", self.cast.is_some())];
         match flags.into_iter().find(|(_, is_given)| *is_given) {
@@ -73,6 +78,15 @@ impl OnnxArgs {
             None | Some("f32") => Ok(OnnxFloat::F32),
             Some("f16") => Ok(OnnxFloat::F16),
             Some(other) => Err(Error::config(format!("--cast: found {other:?}, expected f32 or f16"))),
+        }
+    }
+
+    /// Returns whether codes in groups only need ONNX's own operators.
+    fn has_own_operators(&self) -> Result<bool> {
+        match self.operators.as_deref() {
+            None | Some("microsoft") => Ok(false),
+            Some("standard") => Ok(true),
+            Some(other) => Err(Error::config(format!("--operators: found {other:?}, expected microsoft or standard"))),
         }
     }
 
@@ -132,9 +146,9 @@ pub(super) fn refuse_others(storage: Option<&str>, allow_untested: bool) -> Resu
     }
 }
 
-/// Returns whether the graph of a model is to be written as ONNX; an ONNX model has its own graph, and is copied.
-pub(super) fn is_written_as_graph(to: &str, model: &Path, read: &ReadArgs) -> Result<bool> {
-    Ok(to == FORMAT && !onnx::is_onnx_model(model, &read.choice())?)
+/// Returns whether the graph of a model is to be written as ONNX. An ONNX model is copied unless flags ask for codes.
+pub(super) fn is_written_as_graph(to: &str, model: &Path, read: &ReadArgs, flags: &OnnxArgs) -> Result<bool> {
+    Ok(to == FORMAT && (flags.quantize.is_some() || !onnx::is_onnx_model(model, &read.choice())?))
 }
 
 /// Writes a model as ONNX.
@@ -146,8 +160,9 @@ pub(super) fn export(
     read: &ReadArgs,
     force: bool,
 ) -> Result<u8> {
-    let (float, int8) = (flags.float()?, flags.int8()?);
-    let request = OnnxRequest { choice: read.choice(), float, int8, ..OnnxRequest::new(model, output) };
+    let (float, int8, has_own_operators) = (flags.float()?, flags.int8()?, flags.has_own_operators()?);
+    let choice = read.choice();
+    let request = OnnxRequest { choice, float, int8, has_own_operators, ..OnnxRequest::new(model, output) };
     let found = onnx::export(&request, &options(common, force)?)?;
     show(common, &found, || Ok(exported_text(&found)))
 }

@@ -63,6 +63,11 @@ impl InputFile {
         let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let file = File::options().read(true).custom_flags(flags).open(path);
         let file = file.map_err(|source| open_error(path, source))?;
+        Self::of_open(file, path)
+    }
+
+    /// Takes an open file, under a path for messages.
+    pub(crate) fn of_open(file: File, path: &Path) -> Result<Self> {
         let metadata = file.metadata().map_err(|source| Error::io("cannot read", path, source))?;
         if !metadata.is_file() {
             return Err(Error::input("was replaced by something other than a file while it was being opened")

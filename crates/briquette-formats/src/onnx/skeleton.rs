@@ -138,7 +138,7 @@ impl Skeleton {
 }
 
 /// Returns the tensor of a constant that counts as a weight, with the name of its value.
-fn constant(node: &Node) -> Option<(&str, &Tensor)> {
+pub(super) fn constant(node: &Node) -> Option<(&str, &Tensor)> {
     if node.op_type != "Constant" || !node.domain.is_empty() {
         return None;
     }

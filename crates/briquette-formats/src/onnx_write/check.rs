@@ -78,6 +78,8 @@ struct DeclaredTensor {
     number: i64,
     shape: Vec<u64>,
     raw: Option<Range<u64>>,
+    /// Whether its elements are in a field of numbers, as only tensors of another file have.
+    has_numbers: bool,
     external: BTreeMap<String, String>,
 }
 
@@ -163,10 +165,22 @@ impl GraphCheck<'_> {
     fn tensor(&mut self, place: Range<u64>) -> Result<u64> {
         (self.check_stop)()?;
         let tensor = self.declared(place)?;
-        let width = OnnxType::numbered(tensor.number).map(|dtype| dtype.n_bytes() as u64);
-        let n_bytes = tensor.shape.iter().try_fold(width.unwrap_or(0), |n, &extent| n.checked_mul(extent));
+        if tensor.has_numbers {
+            self.learn(tensor.name)?;
+            return Ok(0);
+        }
+        let dtype = OnnxType::numbered(tensor.number);
+        if dtype.is_none() && !self.hashes.contains_key(&tensor.name) {
+            let n_bytes = tensor.raw.as_ref().map_or(0, |raw| raw.end - raw.start);
+            self.learn(tensor.name)?;
+            return Ok(n_bytes);
+        }
+        let width = dtype.map(OnnxType::n_bits);
+        let n_bits = tensor.shape.iter().try_fold(width.unwrap_or(0), |n, &extent| n.checked_mul(extent));
+        let n_bytes = n_bits.map(|n| n.div_ceil(8));
         let raw = match &tensor.raw {
             Some(raw) => raw.clone(),
+            None if n_bytes == Some(0) && tensor.external.is_empty() => 0..0,
             None => self.external(&tensor)?,
         };
         if width.is_none() || n_bytes != Some(raw.end - raw.start) {
@@ -193,6 +207,7 @@ impl GraphCheck<'_> {
                 (2, FieldValue::Int(number)) => tensor.number = i64::try_from(number).unwrap_or(0),
                 (8, FieldValue::Bytes(place)) => tensor.name = fields.text(&place, MAX_NAME)?,
                 (9, FieldValue::Bytes(place)) => tensor.raw = Some(place),
+                (4..=7 | 10 | 11, _) => tensor.has_numbers = true,
                 (13, FieldValue::Bytes(place)) => {
                     let [key, value] = pair(self.file, &place)?;
                     tensor.external.insert(key, value);

@@ -1,8 +1,9 @@
 //! Encodes a model as protobuf messages.
 
 use super::message::{HoleContents, WireMessage};
-use super::model::{OnnxAttribute, OnnxData, OnnxDim, OnnxModel, OnnxNode, OnnxTensor, OnnxValue};
+use super::model::{CarriedModel, OnnxAttribute, OnnxData, OnnxDim, OnnxModel, OnnxNode, OnnxTensor, OnnxValue};
 use briquette_core::Result;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The key of the metadata with the SHA-256 of each streamed tensor, as JSON.
 pub(super) const HASHES: &str = "briquette.sha256";
@@ -23,21 +24,31 @@ pub(super) fn encode(
 ) -> Result<WireMessage> {
     let mut graph = WireMessage::default();
     model.nodes.iter().for_each(|node| graph.message(1, &of_node(node)));
+    let (mut message, carried) = (WireMessage::default(), model.carried.clone().unwrap_or_default());
     graph.text(2, &model.name);
     for (index, tensor) in model.tensors.iter().enumerate() {
-        graph.message(5, &of_tensor(index, tensor, places[index], data_file)?);
+        match &tensor.data {
+            OnnxData::Encoded(bytes) => graph.text(5, bytes),
+            _ => graph.message(5, &of_tensor(index, tensor, places[index], data_file)?),
+        }
     }
     model.inputs.iter().for_each(|input| graph.message(11, &of_value(input)));
     model.outputs.iter().for_each(|output| graph.message(12, &of_value(output)));
+    values_of(model, &carried).for_each(|bytes| graph.text(13, bytes));
+    graph.bytes.extend(&carried.graph_fields);
 
-    let mut message = WireMessage::default();
-    message.int(1, ir_version(model.opset));
-    message.text(2, "briquette");
-    message.text(3, env!("CARGO_PKG_VERSION"));
+    message.int(1, ir_version(model.opset).max(carried.ir_version));
+    if model.carried.is_none() {
+        message.text(2, "briquette");
+        message.text(3, env!("CARGO_PKG_VERSION"));
+    }
+    message.bytes.extend(&carried.fields);
     message.message(7, &graph);
-    let mut domains = vec![("", model.opset)];
-    if model.nodes.iter().any(|node| !node.domain.is_empty()) {
-        domains.push(("com.microsoft", 1));
+    let mut domains: BTreeMap<&str, i64> =
+        carried.domains.iter().map(|(domain, version)| (domain.as_str(), *version)).collect();
+    domains.insert("", model.opset);
+    if model.nodes.iter().any(|node| node.domain == "com.microsoft") {
+        domains.entry("com.microsoft").or_insert(1);
     }
     for (domain, version) in domains {
         let mut import = WireMessage::default();
@@ -46,11 +57,38 @@ pub(super) fn encode(
         message.message(8, &import);
     }
     model.metadata.iter().for_each(|(key, value)| message.message(14, &of_pair(key, value)));
-    let mut hashes = WireMessage::default();
-    hashes.text(1, HASHES);
-    hashes.hole(2, HoleContents::Hashes, n_hash_bytes);
-    message.message(14, &hashes);
+    if n_hash_bytes > 0 {
+        let mut hashes = WireMessage::default();
+        hashes.text(1, HASHES);
+        hashes.hole(2, HoleContents::Hashes, n_hash_bytes);
+        message.message(14, &hashes);
+    }
     Ok(message)
+}
+
+/// Encodes a model without the elements of its streamed tensors: a network for [`crate::onnx::NETWORK_FILE`].
+///
+/// # Errors
+/// Input: a tensor has more bytes than a file can have.
+pub fn encode_network(model: &OnnxModel) -> Result<Vec<u8>> {
+    let mut model = model.clone();
+    for tensor in &mut model.tensors {
+        if matches!(tensor.data, OnnxData::Streamed(_)) {
+            let mut message = WireMessage::default();
+            tensor.shape.iter().for_each(|extent| message.int(1, *extent as i64));
+            message.int(2, tensor.dtype.number());
+            message.text(8, &tensor.name);
+            tensor.data = OnnxData::Encoded(message.bytes);
+        }
+    }
+    let places = vec![None; model.tensors.len()];
+    Ok(encode(&model, &places, "", 0)?.bytes)
+}
+
+/// The types and shapes of values of a file that the model still computes.
+fn values_of<'a>(model: &'a OnnxModel, carried: &'a CarriedModel) -> impl Iterator<Item = &'a Vec<u8>> {
+    let computed: BTreeSet<&String> = model.nodes.iter().flat_map(|node| &node.outputs).collect();
+    carried.values.iter().filter(move |(name, _)| computed.contains(name)).map(|(_, bytes)| bytes)
 }
 
 /// Returns the oldest version of the format that knows these operators.
@@ -67,16 +105,22 @@ fn of_node(node: &OnnxNode) -> WireMessage {
     let mut message = WireMessage::default();
     node.inputs.iter().for_each(|input| message.text(1, input));
     node.outputs.iter().for_each(|output| message.text(2, output));
+    if let Some(carried) = &node.carried {
+        message.bytes.extend(&carried.before);
+        carried.attributes.iter().for_each(|(_, bytes)| message.text(5, bytes));
+        message.bytes.extend(&carried.after);
+        return message;
+    }
     message.text(3, &node.name);
-    message.text(4, node.op);
+    message.text(4, &*node.op);
     node.attributes.iter().for_each(|(name, value)| message.message(5, &of_attribute(name, value)));
     if !node.domain.is_empty() {
-        message.text(7, node.domain);
+        message.text(7, &*node.domain);
     }
     message
 }
 
-fn of_attribute(name: &str, value: &OnnxAttribute) -> WireMessage {
+pub(super) fn of_attribute(name: &str, value: &OnnxAttribute) -> WireMessage {
     let mut message = WireMessage::default();
     message.text(1, name);
     let kind = match value {
@@ -89,19 +133,24 @@ fn of_attribute(name: &str, value: &OnnxAttribute) -> WireMessage {
             2
         }
         OnnxAttribute::Text(value) => {
-            message.text(4, value);
+            message.text(4, &**value);
             3
         }
         OnnxAttribute::Ints(values) => {
             values.iter().for_each(|value| message.int(8, *value));
             7
         }
+        // Only nodes of a file have it, and they have its message.
+        OnnxAttribute::Elements(_) => 0,
     };
     message.int(20, kind);
     message
 }
 
 fn of_value(value: &OnnxValue) -> WireMessage {
+    if let Some(bytes) = &value.encoded {
+        return WireMessage { bytes: bytes.clone(), holes: Vec::new() };
+    }
     let mut shape = WireMessage::default();
     for dim in &value.shape {
         let mut extent = WireMessage::default();
@@ -132,7 +181,7 @@ fn of_tensor(index: usize, tensor: &OnnxTensor, place: Option<ExternalPlace>, da
             message.message(13, &of_pair("length", &n_bytes.to_string()));
             message.int(14, 1);
         }
-        (None, OnnxData::Inline(bytes)) => message.text(9, bytes),
+        (None, OnnxData::Inline(bytes) | OnnxData::Encoded(bytes)) => message.text(9, bytes),
         (None, OnnxData::Streamed(_)) => message.hole(9, HoleContents::Tensor(index), tensor.n_bytes()?),
     }
     Ok(message)

@@ -25,8 +25,8 @@ pub(super) struct Hole {
 
 /// An encoded message. Holes count for its size but are not in `bytes`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct WireMessage {
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct WireMessage {
+    pub(crate) bytes: Vec<u8>,
     pub(super) holes: Vec<Hole>,
 }
 
@@ -49,13 +49,13 @@ impl WireMessage {
     }
 
     /// Appends bytes or a string.
-    pub(super) fn text(&mut self, field: u64, value: impl AsRef<[u8]>) {
+    pub(crate) fn text(&mut self, field: u64, value: impl AsRef<[u8]>) {
         self.start(field, value.as_ref().len() as u64);
         self.bytes.extend(value.as_ref());
     }
 
     /// Appends a message within this one.
-    pub(super) fn message(&mut self, field: u64, inner: &Self) {
+    pub(crate) fn message(&mut self, field: u64, inner: &Self) {
         self.start(field, inner.n_bytes());
         let before = self.bytes.len();
         self.bytes.extend(&inner.bytes);

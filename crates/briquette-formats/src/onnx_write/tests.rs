@@ -7,18 +7,10 @@ use std::path::{Path, PathBuf};
 
 /// `y = x · w + b` with a streamed weight `[400, 3]`, and a vector in memory.
 fn model() -> OnnxModel {
-    let value = |name: &str, width| OnnxValue {
-        name: name.into(),
-        dtype: OnnxType::F32,
-        shape: vec![OnnxDim::Named("batch"), OnnxDim::Fixed(width)],
-    };
-    let node = |op, inputs: [&str; 2], output: &str| OnnxNode {
-        name: output.into(),
-        op,
-        domain: "",
-        inputs: inputs.map(str::to_string).to_vec(),
-        outputs: vec![output.into()],
-        attributes: Vec::new(),
+    let value =
+        |name: &str, width| OnnxValue::new(name, OnnxType::F32, vec![OnnxDim::Named("batch"), OnnxDim::Fixed(width)]);
+    let node = |op, inputs: [&str; 2], output: &str| {
+        OnnxNode::new(("", op), inputs.map(str::to_string).to_vec(), vec![output.into()], Vec::new())
     };
     let bias = [1.0_f32, -2.0, 3.0].iter().flat_map(|x| x.to_le_bytes()).collect();
     OnnxModel {
@@ -32,6 +24,7 @@ fn model() -> OnnxModel {
             OnnxTensor { name: "b".into(), dtype: OnnxType::F32, shape: vec![3], data: OnnxData::Inline(bias) },
         ],
         metadata: vec![("briquette.recipe".into(), "{}".into())],
+        carried: None,
     }
 }
 

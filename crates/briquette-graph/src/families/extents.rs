@@ -11,6 +11,11 @@ pub struct Extents {
     pub image: [usize; 2],
 }
 
+impl Extents {
+    /// The example that programs for running are planned for. A batch of 2 differs from the extent 1 of weights that are repeated.
+    pub const EXAMPLE: Self = Self { batch: 2, tokens: 5, image: [224, 224] };
+}
+
 impl Default for Extents {
     fn default() -> Self {
         Self { batch: 1, tokens: 128, image: [224, 224] }

@@ -61,6 +61,8 @@ pub(super) struct Importer<'a> {
     scope: String,
     /// Whether the graph is for running it: it then holds constants, and conversions of types are nodes.
     pub(super) runs: bool,
+    /// Whether the numbers that callers give are not known yet.
+    pub(super) plans: bool,
     /// The values with integers or truth values.
     integers: BTreeSet<ValueId>,
 }
@@ -80,6 +82,7 @@ impl<'a> Importer<'a> {
             place: String::new(),
             scope: String::new(),
             runs: false,
+            plans: false,
             integers: BTreeSet::new(),
         }
     }
@@ -344,6 +347,15 @@ impl<'a> Importer<'a> {
         let constant = Primitive::Unknown { name: "Constant".into(), shapes: vec![shape] };
         let inputs: Vec<Operand> = self.operand(item).into_iter().collect();
         self.emit(constant, &inputs).ok_or_else(|| Error::input("is an empty output").at(format_args!("{name:?}")))
+    }
+
+    /// Returns the values of the model's graph by their names in the file.
+    pub(super) fn value_names(&self) -> BTreeMap<String, ValueId> {
+        let value = |(name, item): (&&str, &Item)| match item {
+            Item::Value(value) => Some(((*name).to_string(), *value)),
+            _ => None,
+        };
+        self.names.iter().filter_map(value).collect()
     }
 
     /// Names of tensors that no node uses.

@@ -1,5 +1,6 @@
 //! ONNX models whose graphs are run: with the values of constants, and one graph for each shape of the inputs.
 
+use super::ImportedGraph;
 use super::importer::is_integer_type;
 use super::input_shapes::InputDims;
 use crate::graph::{Graph, InputSource};
@@ -54,13 +55,21 @@ impl RunnableModel {
     /// # Errors
     /// See [`import`](super::import).
     pub fn graph(&self, dims: &InputDims) -> Result<Graph> {
-        let mut graph = super::imported(&self.file, &self.model, dims, true)?;
+        Ok(self.named_graph(dims)?.graph)
+    }
+
+    /// Like [`graph`](Self::graph), with the names of values.
+    ///
+    /// # Errors
+    /// See [`import`](super::import).
+    pub fn named_graph(&self, dims: &InputDims) -> Result<ImportedGraph> {
+        let ImportedGraph { mut graph, names } = super::imported(&self.file, &self.model, dims, true)?;
         for at in 0..graph.inputs.len() {
             let source = self.given().get(at).map_or(InputSource::Caller, |info| source_of(info));
             let is_new = graph.inputs[..at].iter().all(|input| input.source != source);
             graph.inputs[at].source = if is_new { source } else { InputSource::Caller };
         }
-        Ok(graph)
+        Ok(ImportedGraph { graph, names })
     }
 
     /// Returns the inputs that a caller gives.
@@ -70,9 +79,9 @@ impl RunnableModel {
         graph.inputs.iter().filter(|input| !tensors.contains(input.name.as_str())).collect()
     }
 
-    /// Returns the positions of inputs that may choose the branches of `If` nodes: single integers.
+    /// Returns the positions of inputs that may choose branches or count iterations: single integers.
     pub fn numbers(&self) -> Vec<usize> {
-        let has_branches = self.model.graph.nodes.iter().any(|node| node.op_type == "If");
+        let has_branches = self.model.graph.nodes.iter().any(|node| matches!(node.op_type.as_str(), "If" | "Loop"));
         let is_number = |input: &ValueInfo| {
             has_branches && is_integer_type(input.data_type) && input.shape.as_ref().is_some_and(Vec::is_empty)
         };

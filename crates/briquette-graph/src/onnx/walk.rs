@@ -1,11 +1,11 @@
 //! Walks the nodes of an ONNX graph in their order.
 
+use super::ImportedGraph;
 use super::fold;
-use super::importer::{Importer, MAX_KNOWN};
+use super::importer::{self, Importer, MAX_KNOWN};
 use super::input_shapes::InputDims;
 use super::item::Item;
-use super::{element_wise, operators, types, unknown};
-use crate::graph::Graph;
+use super::{element_wise, loops, operators, types, unknown};
 use briquette_core::{DType, Error, Result};
 use briquette_formats::InputFile;
 use briquette_formats::onnx::{self, AttributeValue, Model, Tensor};
@@ -18,10 +18,14 @@ const MAX_BRANCHES: usize = 8;
 ///
 /// # Errors
 /// See [`import`](super::import).
-pub(super) fn run(file: &InputFile, model: &Model, dims: &InputDims, runs: bool) -> Result<Graph> {
+pub(super) fn run(file: &InputFile, model: &Model, dims: &InputDims, runs: bool) -> Result<ImportedGraph> {
     dims.check(&model.graph)?;
     let mut to = Importer::new(file, model);
     to.runs = runs;
+    let is_number = |input: &onnx::ValueInfo| {
+        importer::is_integer_type(input.data_type) && input.shape.as_ref().is_some_and(Vec::is_empty)
+    };
+    to.plans = runs && dims.numbers.is_empty() && model.graph.inputs.iter().any(is_number);
     to.add_tensors(&model.graph);
     let is_given: BTreeSet<&str> = model.graph.initializers.iter().map(|tensor| tensor.name.as_str()).collect();
     for input in model.graph.inputs.iter().filter(|input| !is_given.contains(input.name.as_str())) {
@@ -34,7 +38,7 @@ pub(super) fn run(file: &InputFile, model: &Model, dims: &InputDims, runs: bool)
         to.graph.outputs.push(value);
     }
     to.graph.unused = to.unused();
-    Ok(to.graph)
+    Ok(ImportedGraph { names: to.value_names(), graph: to.graph })
 }
 
 /// Imports the nodes of a graph.
@@ -46,6 +50,8 @@ fn nodes<'a>(to: &mut Importer<'a>, graph: &'a onnx::OnnxGraph, depth: usize) ->
         let inputs = inputs(to, node).map_err(|error| error.at(at()))?;
         let found: Vec<Item> =
             if let Some(found) = branches(to, node, &inputs, depth).map_err(|error| error.at(at()))? {
+                found
+            } else if let Some(found) = iterations(to, node, &inputs, depth).map_err(|error| error.at(at()))? {
                 found
             } else if let Some((name, tensor)) = constant_tensor(node) {
                 to.add_tensor(name, tensor, tensor.shape.len() > 1 && tensor.dtype().is_some_and(DType::is_weight));
@@ -99,6 +105,19 @@ fn branches<'a>(
             Ok(then.iter().zip(&other).map(|(a, b)| element_wise::chosen(to, condition, a, b)).collect())
         }
     }
+}
+
+/// Returns the outputs of a `Loop` node in a graph for running.
+fn iterations<'a>(
+    to: &mut Importer<'a>,
+    node: &'a onnx::Node,
+    inputs: &[Option<Item>],
+    depth: usize,
+) -> Result<Option<Vec<Item>>> {
+    if node.op_type != "Loop" || !node.domain.is_empty() || !to.runs || depth >= MAX_BRANCHES {
+        return Ok(None);
+    }
+    loops::unrolled(to, node, inputs, &mut |to, body| nodes(to, body, depth + 1))
 }
 
 /// Imports a graph inside of a node, and returns its outputs; `None` if there is no such graph.

@@ -80,6 +80,13 @@ impl SymbolicGraph {
         Ok(Self { graph, values, targets, order })
     }
 
+    /// A graph whose extents are all taken for fixed.
+    pub(super) fn fixed(graph: Graph) -> Result<Self> {
+        let all_fixed = |shape: &Vec<usize>| shape.iter().copied().map(SymbolicDim::fixed).collect();
+        let values = graph.lower()?.shapes[..graph.values.len()].iter().map(all_fixed).collect();
+        Ok(Self { targets: vec![Vec::new(); graph.nodes.len()], order: Vec::new(), values, graph })
+    }
+
     /// The nodes, each after the nodes that it depends on.
     pub(super) fn order(&self) -> Vec<NodeId> {
         self.order.clone()

@@ -2,7 +2,7 @@
 
 use super::dims::{SymbolicDim, SymbolicGraph};
 use super::weights::{OnnxFloat, OnnxWeight, WeightBytes, WeightForms};
-use crate::graph::{NodeId, Operand, ValueId, WeightId};
+use crate::graph::{Graph, InputSource, NodeId, Operand, ValueId, WeightId};
 use crate::order::place;
 use briquette_core::rows::from_f32;
 use briquette_core::{DType, Error};
@@ -14,6 +14,8 @@ pub(super) type Attributes = Vec<(&'static str, OnnxAttribute)>;
 
 /// The operators that no opset below 17 has.
 const OPSET_17: [&str; 1] = ["LayerNormalization"];
+/// The first opset with scales for blocks of an axis.
+pub(super) const OPSET_OF_BLOCKS: i64 = 21;
 const USUAL_OPSET: i64 = 13;
 
 /// A model in progress.
@@ -36,6 +38,8 @@ pub(super) struct Emitter<'a> {
     /// Values that several nodes share, such as masks.
     shared: BTreeMap<String, String>,
     names: BTreeSet<String>,
+    /// The values that follow from the target of a decoder with an encoder.
+    pub(super) targets: BTreeSet<ValueId>,
     /// The graph's node that is converted.
     scope: String,
 }
@@ -57,8 +61,25 @@ impl<'a> Emitter<'a> {
             rounded_inputs: BTreeMap::new(),
             shared: BTreeMap::new(),
             names: BTreeSet::new(),
+            targets: targets_of(&symbolic.graph),
             scope: String::new(),
         }
+    }
+
+    /// Continues the model of a file, which has these weights and had these nodes.
+    pub(super) fn of_file(
+        symbolic: &'a SymbolicGraph,
+        float: OnnxFloat,
+        forms: &'a dyn WeightForms,
+        model: OnnxModel,
+        weights: Vec<OnnxWeight>,
+        nodes: &[OnnxNode],
+    ) -> Self {
+        let inputs = model.inputs.iter().map(|input| input.name.clone());
+        let tensors = model.tensors.iter().map(|tensor| tensor.name.clone());
+        let values = nodes.iter().flat_map(|node| node.outputs.iter().chain(node.uses())).cloned();
+        let names = inputs.chain(tensors).chain(values).collect();
+        Self { model, weights, names, ..Self::new(symbolic, float, forms) }
     }
 
     /// Ends the model. Returns it with its weights and the name of each value.
@@ -124,8 +145,7 @@ impl<'a> Emitter<'a> {
         let wanted = if self.scope.is_empty() { op.to_string() } else { format!("{}/{op}", self.scope) };
         let outputs: Vec<String> = (0..n).map(|_| self.unique(&wanted)).collect();
         let inputs = inputs.iter().map(|name| (*name).to_string()).collect();
-        let name = outputs[0].clone();
-        self.model.nodes.push(OnnxNode { name, op, domain, inputs, outputs: outputs.clone(), attributes });
+        self.model.nodes.push(OnnxNode::new((domain, op), inputs, outputs.clone(), attributes));
         outputs
     }
 
@@ -270,9 +290,21 @@ impl<'a> Emitter<'a> {
     }
 }
 
+/// Returns the values that follow from the tokens of a target.
+fn targets_of(graph: &Graph) -> BTreeSet<ValueId> {
+    let inputs = graph.inputs.iter().filter(|input| input.source == InputSource::TargetIds);
+    let mut found: BTreeSet<ValueId> = inputs.map(|input| input.value).collect();
+    for node in &graph.nodes {
+        if node.values().any(|(_, value)| found.contains(&value)) {
+            found.extend(&node.outputs);
+        }
+    }
+    found
+}
+
 /// Floats as bytes of their type.
 fn float_bytes(dtype: OnnxType, values: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0; values.len() * dtype.n_bytes()];
+    let mut bytes = vec![0; values.len() * dtype.n_bits() as usize / 8];
     let to = if dtype == OnnxType::F16 { DType::F16 } else { DType::F32 };
     from_f32(values, to, &mut bytes);
     bytes

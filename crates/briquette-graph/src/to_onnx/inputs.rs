@@ -2,15 +2,16 @@
 
 use super::dims::SymbolicDim;
 use super::emitter::Emitter;
-use super::text_inputs::{IDS, MASK, positions};
+use super::text_inputs::{IDS, MASK, TARGET_SEQUENCE, TARGETS, positions, target_positions};
 use super::weights::OnnxFloat;
-use crate::computed_inputs::{relative_bucket, window_distances, window_mask};
+use crate::computed_inputs::{bucket_of, relative_bucket, window_distances, window_mask};
 use crate::graph::{GraphInput, InputSource, Node};
 use crate::op::{Composite, Op};
 use briquette_core::{Error, Result};
 use briquette_formats::onnx_write::{OnnxDim, OnnxType, OnnxValue};
 
 const IMAGES: &str = "pixel_values";
+const SOUND: &str = "input_features";
 
 /// Adds all inputs of the graph.
 pub(super) fn add(to: &mut Emitter) -> Result<()> {
@@ -24,29 +25,40 @@ pub(super) fn add(to: &mut Emitter) -> Result<()> {
             declare(to, MASK, OnnxType::I64, &dims);
         }
     }
+    if let Some(input) = find(InputSource::SoundFeatures) {
+        floats(to, input, SOUND);
+    }
+    if let Some(input) = find(InputSource::TargetIds) {
+        given(to, input, TARGETS, OnnxType::I64);
+    }
     if let Some(input) = find(InputSource::TokenTypeIds) {
         token_types(to, input);
     }
     if let Some(input) = find(InputSource::Images) {
-        images(to, input);
+        floats(to, input, IMAGES);
     }
     for input in &graph.inputs {
         to.enter(&graph.values[input.value.0]);
         let name = match input.source {
-            InputSource::TokenIds | InputSource::TokenTypeIds | InputSource::Images => continue,
+            InputSource::TokenIds
+            | InputSource::TokenTypeIds
+            | InputSource::Images
+            | InputSource::TargetIds
+            | InputSource::SoundFeatures => continue,
             InputSource::Caller | InputSource::AttentionMask => {
                 let message = "found an input that is neither text nor images; ONNX export needs a known family";
                 return Err(Error::input(message).at(&graph.values[input.value.0]));
             }
-            InputSource::TargetIds
-            | InputSource::TargetPositionIds { .. }
-            | InputSource::TargetBuckets { .. }
-            | InputSource::SoundFeatures => {
-                let message = "found an encoder-decoder, which ONNX export does not support; export to dense instead";
-                return Err(Error::input(message).at(&graph.values[input.value.0]));
+            InputSource::TargetPositionIds { offset } => after(to, target_positions, offset),
+            InputSource::TargetBuckets { buckets, longest } => {
+                // Keys after a query have the bucket of the query itself.
+                let bucket = |distance: i64| bucket_of((-distance).max(0) as usize, buckets, longest) as i64;
+                relative_buckets(to, target_positions, longest, &bucket)
             }
             InputSource::PositionIds { offset, skips_padding } => position_ids(to, offset, skips_padding),
-            InputSource::RelativeBuckets { buckets, longest } => relative_buckets(to, buckets, longest),
+            InputSource::RelativeBuckets { buckets, longest } => {
+                relative_buckets(to, positions, longest, &|distance| relative_bucket(distance, buckets, longest))
+            }
             InputSource::WindowDistances { window } => {
                 let n = window * window;
                 let flat = to.ints(&window_distances(window));
@@ -72,8 +84,13 @@ fn given(to: &mut Emitter, input: &GraphInput, name: &str, dtype: OnnxType) {
 
 fn declare(to: &mut Emitter, name: &str, dtype: OnnxType, dims: &[SymbolicDim]) {
     let name = to.unique(name);
-    let shape = dims.iter().map(|dim| dim.symbol().map_or(OnnxDim::Fixed(dim.extent), OnnxDim::Named)).collect();
-    to.model.inputs.push(OnnxValue { name, dtype, shape });
+    let of = |dim: &SymbolicDim| match dim.symbol() {
+        Some("sequence") if name == TARGETS => OnnxDim::Named(TARGET_SEQUENCE),
+        Some(symbol) => OnnxDim::Named(symbol),
+        None => OnnxDim::Fixed(dim.extent),
+    };
+    let shape = dims.iter().map(of).collect();
+    to.model.inputs.push(OnnxValue::new(name, dtype, shape));
 }
 
 /// Segments are an input, unless their table has one row only.
@@ -90,12 +107,12 @@ fn token_types(to: &mut Emitter, input: &GraphInput) {
     }
 }
 
-/// Images are f32 in every model.
-fn images(to: &mut Emitter, input: &GraphInput) {
-    given(to, input, IMAGES, OnnxType::F32);
+/// Images and sounds are f32 in every model.
+fn floats(to: &mut Emitter, input: &GraphInput, name: &str) {
+    given(to, input, name, OnnxType::F32);
     if to.float == OnnxFloat::F16 {
-        to.enter(IMAGES);
-        let narrow = to.cast(IMAGES, OnnxType::F16);
+        to.enter(name);
+        let narrow = to.cast(name, OnnxType::F16);
         to.set(input.value, narrow);
     }
 }
@@ -109,6 +126,11 @@ fn position_ids(to: &mut Emitter, offset: usize, skips_padding: bool) -> String 
         let before = to.int(offset as i64 - 1);
         return to.plain("Add", &[&counted, &before]);
     }
+    after(to, positions, offset)
+}
+
+/// Positions after an offset, for each text: `[1, tokens]`.
+fn after(to: &mut Emitter, positions: fn(&mut Emitter) -> String, offset: usize) -> String {
     let mut found = positions(to);
     if offset > 0 {
         let offset = to.int(offset as i64);
@@ -118,9 +140,14 @@ fn position_ids(to: &mut Emitter, offset: usize, skips_padding: bool) -> String 
 }
 
 /// The bucket of each query and key, looked up by their distance: `[tokens, tokens]`.
-fn relative_buckets(to: &mut Emitter, buckets: usize, longest: usize) -> String {
+fn relative_buckets(
+    to: &mut Emitter,
+    positions: fn(&mut Emitter) -> String,
+    longest: usize,
+    bucket: &dyn Fn(i64) -> i64,
+) -> String {
     let reach = longest as i64;
-    let by_distance: Vec<i64> = (-reach..=reach).map(|distance| relative_bucket(distance, buckets, longest)).collect();
+    let by_distance: Vec<i64> = (-reach..=reach).map(bucket).collect();
     let table = to.ints(&by_distance);
     let tokens = positions(to);
     let (queries, keys) = (to.unsqueeze(&tokens, &[1]), to.unsqueeze(&tokens, &[0]));

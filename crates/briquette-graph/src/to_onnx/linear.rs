@@ -1,6 +1,6 @@
 //! Linear layers and tables, as floats or as codes.
 
-use super::emitter::Emitter;
+use super::emitter::{Emitter, OPSET_OF_BLOCKS};
 use super::weights::{LinearForm, TableForm, WeightBytes};
 use crate::graph::{Node, NodeId, Operand, WeightId};
 use crate::op::{Composite, Op};
@@ -29,12 +29,15 @@ pub(super) fn linear(to: &mut Emitter, node: NodeId, inputs: &[Operand]) -> Resu
 /// The product with a weight in its form.
 fn weighted(to: &mut Emitter, node: NodeId, input: Operand, x: &str, weight: WeightId) -> Result<String> {
     let of = &to.symbolic.graph.weights[weight.0];
-    let is_matrix = of.shape.0.len() == 2;
-    let form = if is_matrix && of.layout == OutputAxis::First { to.forms.linear(of) } else { LinearForm::Float };
-    if !is_matrix {
+    if of.shape.0.len() != 2 {
         return Err(to.refused(node, &format!("found a weight of shape {}", of.shape)));
     }
-    Ok(match form {
+    Ok(coded(to, input, x, weight))
+}
+
+/// The product with a matrix in its form.
+pub(super) fn coded(to: &mut Emitter, input: Operand, x: &str, weight: WeightId) -> String {
+    match to.forms.linear(&to.symbolic.graph.weights[weight.0]) {
         LinearForm::Float => {
             let matrix = matrix(to, weight);
             to.plain("MatMul", &[x, &matrix])
@@ -46,9 +49,15 @@ fn weighted(to: &mut Emitter, node: NodeId, input: Operand, x: &str, weight: Wei
         LinearForm::Int8Dynamic => dynamic(to, input, x, weight),
         LinearForm::Blocks { bits, group, has_zero_points } => {
             let x = scaled_as_before(to, input, x, weight);
-            blocks(to, &x, weight, bits, group, has_zero_points)
+            match to.forms.has_own_operators() {
+                true => {
+                    let matrix = dequantized_blocks(to, weight, bits, group, has_zero_points);
+                    to.plain("MatMul", &[&x, &matrix])
+                }
+                false => blocks(to, &x, weight, bits, group, has_zero_points),
+            }
         }
-    })
+    }
 }
 
 /// An input in f32, times the vector of a weight if it has one.
@@ -78,10 +87,13 @@ fn scaled_as_before(to: &mut Emitter, input: Operand, x: &str, weight: WeightId)
     if to.float_type() == OnnxType::F32 { product } else { to.cast(&product, to.float_type()) }
 }
 
-/// The extents `[out, in]` of a weight that is stored so.
+/// The extents `[out, in]` of a matrix.
 fn extents(to: &Emitter, weight: WeightId) -> [usize; 2] {
-    let shape = &to.symbolic.graph.weights[weight.0].shape.0;
-    [shape[0], shape[1]]
+    let weight = &to.symbolic.graph.weights[weight.0];
+    match (weight.shape.0.as_slice(), weight.layout) {
+        (&[n_in, n_out], OutputAxis::Last) => [n_out, n_in],
+        (shape, _) => [shape[0], shape[1]],
+    }
 }
 
 /// A float matrix `[in, out]`.
@@ -190,6 +202,57 @@ fn blocks(to: &mut Emitter, x: &str, weight: WeightId, bits: u8, group: usize, h
     to.in_domain("com.microsoft", "MatMulNBits", &inputs, attributes, 1).remove(0)
 }
 
+/// The float matrix `[in, out]` of codes with a scale for each group of inputs.
+fn dequantized_blocks(to: &mut Emitter, weight: WeightId, bits: u8, group: usize, has_zero_points: bool) -> String {
+    to.model.opset = to.model.opset.max(OPSET_OF_BLOCKS);
+    let ([n_out, n_in], float) = (extents(to, weight), to.float_type());
+    let dtype = if bits == 4 { OnnxType::I4 } else { OnnxType::I8 };
+    let codes = to.streamed(weight, WeightBytes::TransposedBlocks, ".codes", dtype, vec![n_in, n_out]);
+    let shape = vec![n_in.div_ceil(group), n_out];
+    let scales = to.streamed(weight, WeightBytes::TransposedBlockScales, ".scale", float, shape.clone());
+    let mut inputs = vec![codes, scales];
+    if has_zero_points {
+        inputs.push(to.streamed(weight, WeightBytes::TransposedBlockZeros, ".zero", dtype, shape));
+    }
+    let attributes = vec![("axis", OnnxAttribute::Int(0)), ("block_size", OnnxAttribute::Int(group as i64))];
+    let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+    to.op("DequantizeLinear", &inputs, attributes)
+}
+
+/// Rows of a table of codes with a scale for each group of columns.
+fn block_rows(
+    to: &mut Emitter,
+    weight: WeightId,
+    indices: &str,
+    bits: usize,
+    group: usize,
+    has_zero_points: bool,
+) -> String {
+    let ([n_rows, width], dtype) = (extents(to, weight), to.float_type());
+    let n_groups = width.div_ceil(group);
+    let bytes_of_row = n_groups * group * bits / 8;
+    let codes = match is_linear_weight(to, weight) {
+        // `MatMulNBits` has the same codes by group.
+        true => {
+            let shape = vec![n_rows, n_groups, bytes_of_row / n_groups];
+            let codes = to.streamed(weight, WeightBytes::Blocks, ".codes", OnnxType::U8, shape);
+            to.reshape(&codes, &[n_rows as i64, bytes_of_row as i64])
+        }
+        false => to.streamed(weight, WeightBytes::Blocks, ".codes", OnnxType::U8, vec![n_rows, bytes_of_row]),
+    };
+    let scales = to.streamed(weight, WeightBytes::BlockScales, ".scale", dtype, vec![n_rows, n_groups]);
+    let mut inputs = vec![codes, indices.to_string(), scales];
+    if has_zero_points {
+        let shape = vec![n_rows, (n_groups * bits).div_ceil(8)];
+        inputs.push(to.streamed(weight, WeightBytes::BlockZeros, ".zero", OnnxType::U8, shape));
+    }
+    let number = |name, value: usize| (name, OnnxAttribute::Int(value as i64));
+    let axes = [number("gather_axis", 0), number("quantize_axis", 1)];
+    let attributes = [axes, [number("bits", bits), number("block_size", group)]].concat();
+    let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+    to.in_domain("com.microsoft", "GatherBlockQuantized", &inputs, attributes, 1).remove(0)
+}
+
 /// `[.., m, k] · [.., k, n]`, or with `[.., n, k]`.
 pub(super) fn product(to: &mut Emitter, a: &str, b: &str, transpose_b: bool, inputs: &[Operand]) -> String {
     if !transpose_b {
@@ -204,32 +267,46 @@ pub(super) fn product(to: &mut Emitter, a: &str, b: &str, transpose_b: bool, inp
 
 /// Rows of a table by index: `[table, indices]`.
 pub(super) fn table(to: &mut Emitter, inputs: &[Operand]) -> String {
-    let form = match inputs[0] {
-        Operand::Weight(weight) => to.forms.table(&to.symbolic.graph.weights[weight.0]),
-        Operand::Value(_) => TableForm::Float,
-    };
     let indices = to.operand(inputs[1]);
-    match (inputs[0], form) {
-        (Operand::Weight(weight), TableForm::Int8 { has_half_scales }) => {
-            let [n_rows, width] = extents(to, weight);
-            // A tied head reads scales in f32.
-            let is_half = has_half_scales && !is_linear_weight(to, weight);
-            let (bytes, dtype) = match is_half {
-                true => (WeightBytes::HalfRowScales, OnnxType::F16),
-                false => (WeightBytes::RowScales, OnnxType::F32),
-            };
-            let codes = to.streamed(weight, WeightBytes::Codes, ".codes", OnnxType::I8, vec![n_rows, width]);
-            let scales = to.streamed(weight, bytes, ".scale", dtype, vec![n_rows]);
-            let (codes, scales) = (to.plain("Gather", &[&codes, &indices]), to.plain("Gather", &[&scales, &indices]));
-            let scales = to.unsqueeze(&scales, &[-1]);
-            let scales = if is_half { to.cast(&scales, OnnxType::F32) } else { scales };
-            let codes = to.cast(&codes, OnnxType::F32);
-            let rows = to.plain("Mul", &[&codes, &scales]);
-            if to.float_type() == OnnxType::F32 { rows } else { to.cast(&rows, to.float_type()) }
-        }
-        (table, _) => {
-            let table = to.operand(table);
+    match inputs[0] {
+        Operand::Weight(weight) => rows(to, weight, &indices),
+        Operand::Value(_) => {
+            let table = to.operand(inputs[0]);
             to.plain("Gather", &[&table, &indices])
         }
     }
+}
+
+/// Rows of a weight in its form.
+pub(super) fn rows(to: &mut Emitter, weight: WeightId, indices: &str) -> String {
+    let has_half_scales = match to.forms.table(&to.symbolic.graph.weights[weight.0]) {
+        TableForm::Int8 { has_half_scales } => has_half_scales,
+        TableForm::Blocks { bits, group, has_zero_points } if to.forms.has_own_operators() => {
+            let matrix = dequantized_blocks(to, weight, bits, group, has_zero_points);
+            let table = to.transpose(&matrix, &[1, 0]);
+            return to.plain("Gather", &[&table, indices]);
+        }
+        TableForm::Blocks { bits, group, has_zero_points } => {
+            return block_rows(to, weight, indices, usize::from(bits), group, has_zero_points);
+        }
+        TableForm::Float => {
+            let table = to.weight(weight);
+            return to.plain("Gather", &[&table, indices]);
+        }
+    };
+    let [n_rows, width] = extents(to, weight);
+    // A tied head reads scales in f32.
+    let is_half = has_half_scales && !is_linear_weight(to, weight);
+    let (bytes, dtype) = match is_half {
+        true => (WeightBytes::HalfRowScales, OnnxType::F16),
+        false => (WeightBytes::RowScales, OnnxType::F32),
+    };
+    let codes = to.streamed(weight, WeightBytes::Codes, ".codes", OnnxType::I8, vec![n_rows, width]);
+    let scales = to.streamed(weight, bytes, ".scale", dtype, vec![n_rows]);
+    let (codes, scales) = (to.plain("Gather", &[&codes, indices]), to.plain("Gather", &[&scales, indices]));
+    let scales = to.unsqueeze(&scales, &[-1]);
+    let scales = if is_half { to.cast(&scales, OnnxType::F32) } else { scales };
+    let codes = to.cast(&codes, OnnxType::F32);
+    let rows = to.plain("Mul", &[&codes, &scales]);
+    if to.float_type() == OnnxType::F32 { rows } else { to.cast(&rows, to.float_type()) }
 }

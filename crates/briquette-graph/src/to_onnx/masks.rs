@@ -1,9 +1,9 @@
 //! Masks of attention, added to its scores.
 
 use super::emitter::Emitter;
-use super::text_inputs::{MASK, positions};
+use super::text_inputs::{MASK, positions, target_positions};
 use super::weights::OnnxFloat;
-use crate::graph::NodeId;
+use crate::graph::{NodeId, Operand};
 use crate::op::Attention;
 use briquette_core::Result;
 use briquette_formats::onnx_write::OnnxType;
@@ -13,6 +13,20 @@ use briquette_formats::onnx_write::OnnxType;
 /// A finite number keeps rows without any key free of NaN. Attentions of one kind share their mask.
 pub(super) fn of(to: &mut Emitter, node: NodeId, settings: &Attention, reads_text: bool) -> Result<Option<String>> {
     let (causal, window) = (settings.causal, settings.window);
+    let keys = to.symbolic.graph.nodes[node.0].inputs.get(1).copied();
+    let has_target =
+        |operand: Option<Operand>| matches!(operand, Some(Operand::Value(value)) if to.targets.contains(&value));
+    if has_target(keys) {
+        // The tokens of a target come before its padding.
+        return Ok(causal.then(|| to.shared("target_mask", |to| of_targets(to))));
+    }
+    // The keys of a sound have no padding.
+    if to.model.inputs.iter().all(|input| input.name != MASK) {
+        return match causal || window.is_some() {
+            true => Err(to.refused(node, "found a mask of tokens that are no text")),
+            false => Ok(None),
+        };
+    }
     if !reads_text {
         return match causal || window.is_some() {
             true => Err(to.refused(node, "found a mask of tokens that are no text")),
@@ -24,6 +38,15 @@ pub(super) fn of(to: &mut Emitter, node: NodeId, settings: &Attention, reads_tex
     }
     let key = format!("attention_mask causal {causal} window {window:?}");
     Ok(Some(to.shared(&key, |to| by_position(to, causal, window))))
+}
+
+/// 0 at tokens of the target that are not later than the query: `[targets, targets]`.
+fn of_targets(to: &mut Emitter) -> String {
+    let tokens = target_positions(to);
+    let (queries, keys) = (to.unsqueeze(&tokens, &[1]), to.unsqueeze(&tokens, &[0]));
+    let is_earlier = to.plain("LessOrEqual", &[&keys, &queries]);
+    let (zero, unseen) = (to.number(0.0), to.number(unseen(to)));
+    to.plain("Where", &[&is_earlier, &zero, &unseen])
 }
 
 fn unseen(to: &Emitter) -> f64 {

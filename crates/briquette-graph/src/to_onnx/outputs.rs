@@ -1,6 +1,7 @@
 //! Outputs of a model, with the names of transformers' own exports.
 
 use super::emitter::Emitter;
+use super::text_inputs::TARGET_SEQUENCE;
 use super::weights::OnnxFloat;
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::{Composite, ElementFunction, Op, Primitive};
@@ -30,13 +31,15 @@ pub(super) fn add(to: &mut Emitter) {
         }
         let dims = to.dims(value.into());
         // An extent that follows from another has no name of its own.
+        let is_target = to.targets.contains(&value);
         let shape = dims.iter().map(|dim| match (dim.symbol(), dim.is_dynamic()) {
+            (Some("sequence"), _) if is_target => OnnxDim::Named(TARGET_SEQUENCE),
             (Some(name), _) if is_input_extent(to, name, dim.extent) => OnnxDim::Named(name),
             (symbol, true) => OnnxDim::Named(derived_name(symbol)),
             (_, false) => OnnxDim::Fixed(dim.extent),
         });
         let shape = shape.collect();
-        to.model.outputs.push(OnnxValue { name, dtype: OnnxType::F32, shape });
+        to.model.outputs.push(OnnxValue::new(name, OnnxType::F32, shape));
     }
 }
 

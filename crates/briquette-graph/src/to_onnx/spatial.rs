@@ -24,7 +24,7 @@ pub(super) fn conv(to: &mut Emitter, inputs: &[String], settings: &ConvSettings,
         ("group", OnnxAttribute::Int(settings.groups as i64)),
     ];
     attributes.push(match pads_same {
-        true => ("auto_pad", OnnxAttribute::Text("SAME_UPPER")),
+        true => ("auto_pad", OnnxAttribute::Text("SAME_UPPER".into())),
         false => ("pads", pads(&settings.padding)),
     });
     let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
@@ -110,9 +110,9 @@ pub(super) fn resize(to: &mut Emitter, x: &str, factor: usize, rank: usize) -> S
     let scales: Vec<f32> = (0..rank).map(|axis| if axis < 2 { 1.0 } else { factor as f32 }).collect();
     let scales = to.floats_32(&scales, &[rank]);
     let attributes = vec![
-        ("mode", OnnxAttribute::Text("nearest")),
-        ("nearest_mode", OnnxAttribute::Text("floor")),
-        ("coordinate_transformation_mode", OnnxAttribute::Text("asymmetric")),
+        ("mode", OnnxAttribute::Text("nearest".into())),
+        ("nearest_mode", OnnxAttribute::Text("floor".into())),
+        ("coordinate_transformation_mode", OnnxAttribute::Text("asymmetric".into())),
     ];
     to.op("Resize", &[x, "", &scales], attributes)
 }

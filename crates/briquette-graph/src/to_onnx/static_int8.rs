@@ -15,12 +15,20 @@ mod names;
 mod plan;
 mod prune;
 
+pub use insert::outputs_first;
+pub(super) use names::weights_by_name;
 pub use plan::{ActivationScale, LayerCodes, StaticKind, StaticLayer, StaticPlan, StaticValue, ValueScale};
+
+pub(super) use prune::without_unused;
 
 use super::OnnxNetwork;
 use crate::op::{Composite, Op};
 use briquette_core::{Error, Result};
-use briquette_formats::onnx_write::OnnxNode;
+use briquette_formats::onnx_write::{OnnxModel, OnnxNode};
+use std::collections::BTreeSet;
+
+/// The first operators with scales of rows.
+const OPSET_OF_ROW_SCALES: i64 = 13;
 
 /// Chooses the quantized values and layers of a float model.
 ///
@@ -37,16 +45,30 @@ pub fn plan(mut network: OnnxNetwork) -> Result<StaticPlan> {
 /// # Errors
 /// Bug: a quantized operator would read or compute floats.
 pub fn finish(plan: StaticPlan, scales: &[ActivationScale], codes: &[LayerCodes]) -> Result<OnnxNetwork> {
-    let network = prune::without_unused(insert::insert(plan, scales, codes));
-    check::check(&network.model)?;
+    let (network, matrices) = insert::insert(plan, scales, codes);
+    let network = without_unused(network);
+    if network.model.opset < OPSET_OF_ROW_SCALES {
+        let message =
+            format!("found opset {}, expected {OPSET_OF_ROW_SCALES} or more for int8-static", network.model.opset);
+        return Err(Error::config(format!("{message}; export the model again")));
+    }
+    check::check(&network.model, &matrices)?;
     Ok(network)
+}
+
+/// Returns whether a product of values reads a softmax, as attention of an ONNX file does.
+fn has_attention_nodes(model: &OnnxModel) -> bool {
+    let softmax = model.nodes.iter().filter(|node| node.op == "Softmax").flat_map(|node| &node.outputs);
+    let softmax: BTreeSet<&String> = softmax.collect();
+    model.nodes.iter().any(|node| node.op == "MatMul" && node.inputs.iter().any(|name| softmax.contains(name)))
 }
 
 /// Refuses networks that run faster or better with dynamic scales.
 fn check_convolutional(network: &OnnxNetwork) -> Result<()> {
     let is_conv = |node: &OnnxNode| node.op == "Conv";
     let has_attention =
-        network.graph.nodes.iter().any(|node| matches!(node.op, Op::Composite(Composite::Attention(_))));
+        network.graph.nodes.iter().any(|node| matches!(node.op, Op::Composite(Composite::Attention(_))))
+            || has_attention_nodes(&network.model);
     let found = match (network.model.nodes.iter().any(is_conv), has_attention) {
         (true, false) => return Ok(()),
         (_, true) => "attention",

@@ -44,6 +44,15 @@ pub enum TableForm {
         /// Whether f16 holds the scales, so that a table of nothing but rows stores them in it.
         has_half_scales: bool,
     },
+    /// Codes of 4 or 8 bits with a scale for each group of columns: `com.microsoft.GatherBlockQuantized`.
+    Blocks {
+        /// Bits of a code, 4 or 8.
+        bits: u8,
+        /// Columns in a group: a power of two, 16 or more.
+        group: usize,
+        /// Whether groups have zero points.
+        has_zero_points: bool,
+    },
 }
 
 /// The forms of the weights of a network.
@@ -56,6 +65,10 @@ pub trait WeightForms {
     fn input_scale(&self, _weight: &Weight) -> Option<usize> {
         None
     }
+    /// Returns whether codes in groups only need ONNX's own operators. Otherwise, they need those of `com.microsoft`.
+    fn has_own_operators(&self) -> bool {
+        false
+    }
     /// Returns the form of a table.
     fn table(&self, weight: &Weight) -> TableForm;
     /// Returns whether a matrix may be transposed in memory. Others get an operator that transposes them.
@@ -65,6 +78,8 @@ pub trait WeightForms {
 /// The bytes of a streamed tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WeightBytes {
+    /// The elements of the tensor, in its own type.
+    Stored,
     /// The weight's floats, in the model's type.
     Floats,
     /// The floats of a matrix, transposed.
@@ -81,6 +96,12 @@ pub enum WeightBytes {
     InputScales,
     /// Codes as `MatMulNBits` packs them: `[out, groups, bytes of a group]`, low bits first, 8 or 128 for zero.
     Blocks,
+    /// Codes of 4 or 8 bits with a sign, `[in, out]`, 4-bit codes in pairs.
+    TransposedBlocks,
+    /// The scale of each group, `[groups, out]`.
+    TransposedBlockScales,
+    /// The zero points of groups, `[groups, out]`, packed as their codes are.
+    TransposedBlockZeros,
     /// The scale of each group, `[out, groups]`.
     BlockScales,
     /// The zero points of groups, packed as codes are.

@@ -90,7 +90,7 @@ impl GraphNet {
     /// # Errors
     /// See [`from_checkpoint`](Self::from_checkpoint).
     pub fn unfilled(checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
-        if let Some(file) = checkpoint.onnx_file() {
+        if let Some(file) = checkpoint.network_file() {
             return Self::of_onnx(file.path(), &InputDims::from(EXAMPLE), device);
         }
         let family = family_of(&GraphHeaders::of(checkpoint).headers(), &config_of(checkpoint)?);
@@ -110,7 +110,7 @@ impl GraphNet {
     /// - Input: files are damaged, do not fit the family, or a decoder has no head.
     pub fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         arch.check(checkpoint)?;
-        if let Some(file) = checkpoint.onnx_file() {
+        if let Some(file) = checkpoint.network_file() {
             return Self::of_onnx(file.path(), &InputDims::from(EXAMPLE), device);
         }
         let (network, names) = Self::of_family(arch.family(), checkpoint, device)?;

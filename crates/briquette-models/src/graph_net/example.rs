@@ -3,8 +3,8 @@
 use briquette_core::Result;
 use briquette_graph::{Config, Extents, Family, Headers, InputSource};
 
-/// The example that programs are planned for. A batch of 2 differs from the extent 1 of weights that are repeated.
-pub(super) const EXAMPLE: Extents = Extents { batch: 2, tokens: 5, image: [224, 224] };
+/// The example that programs are planned for.
+pub(super) const EXAMPLE: Extents = Extents::EXAMPLE;
 
 /// Returns the longest text, or the longest target of an encoder-decoder: an example with more tokens is cut to it.
 pub(super) fn max_tokens(family: &Family, headers: &Headers, config: &Config) -> Result<Option<usize>> {

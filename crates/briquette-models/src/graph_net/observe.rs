@@ -17,8 +17,8 @@ impl GraphNet {
     /// # Panics
     /// See [`forward`](Self::forward).
     pub fn observe_values(&self, inputs: &RunInputs, values: &[ValueId], each: &mut ValueObserver) -> Result<()> {
-        if self.outline.onnx.is_some() {
-            return Err(Error::config("found an ONNX model, expected a checkpoint of a family, to observe values"));
+        if let Some(onnx) = &self.outline.onnx {
+            return self.observe_onnx_values(onnx, inputs.values(self.graph()), values, each);
         }
         if let Some(value) = values.iter().find(|value| !self.outline.has_layers_of(**value)) {
             let name = &self.graph().values[value.0];

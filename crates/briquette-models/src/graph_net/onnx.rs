@@ -8,7 +8,7 @@ use super::example::EXAMPLE;
 use super::onnx_programs::{OnnxProgram, OnnxPrograms, ProgramKey};
 use super::parts::BlockCuts;
 use super::program::{GraphProgram, needed_nodes};
-use super::value::AnyTensor;
+use super::value::{AnyTensor, ValueObserver};
 use super::weights::{BlankLayers, blank_layers};
 use super::{GraphNet, GraphOutline, RunTokens};
 use crate::fresh::Initial;
@@ -100,7 +100,7 @@ impl GraphNet {
                 inputs.get(name).cloned().ok_or_else(|| Error::input("is missing").at(format!("input {name:?}")));
             Ok((input.value, value?))
         });
-        let (given, program) = self.onnx_program(onnx, given.collect::<Result<_>>()?, &graph.outputs)?;
+        let (given, program) = self.onnx_program(onnx, given.collect::<Result<_>>()?, &graph.outputs, false)?;
         let found = self.begin(given, RunTokens::default()).finish(&program.program);
         Ok(onnx.model.output_names().into_iter().map(str::to_string).zip(found).collect())
     }
@@ -132,17 +132,48 @@ impl GraphNet {
         }
     }
 
+    /// Passes values to `each` as they are computed.
+    ///
+    /// # Errors
+    /// Errors of `each`, and of a model that does not take these inputs.
+    pub(super) fn observe_onnx_values(
+        &self,
+        onnx: &OnnxPrograms,
+        given: Given,
+        values: &[ValueId],
+        each: &mut ValueObserver,
+    ) -> Result<()> {
+        for given in items(onnx, given) {
+            let (given, program) = self.onnx_program(onnx, given, values, true)?;
+            let ids: BTreeMap<ValueId, ValueId> = program.wanted.iter().copied().zip(values.iter().copied()).collect();
+            let mut each_own = |id: ValueId, value: &AnyTensor| ids.get(&id).map_or(Ok(()), |id| each(*id, value));
+            given.iter().try_for_each(|(id, value)| each_own(*id, value))?;
+            self.begin(given, RunTokens::default()).finish_observing(
+                &program.program,
+                &program.wanted,
+                &mut each_own,
+            )?;
+        }
+        Ok(())
+    }
+
     fn expected_program(&self, onnx: &OnnxPrograms, given: Given, wanted: &[ValueId]) -> (Given, Arc<OnnxProgram>) {
-        self.onnx_program(onnx, given, wanted).unwrap_or_else(|error| panic!("the model does not run: {error}"))
+        self.onnx_program(onnx, given, wanted, false).unwrap_or_else(|error| panic!("the model does not run: {error}"))
     }
 
     /// Returns the inputs as floats of whole shapes, and the program for them.
-    fn onnx_program(&self, onnx: &OnnxPrograms, given: Given, wanted: &[ValueId]) -> Result<(Given, Arc<OnnxProgram>)> {
+    fn onnx_program(
+        &self,
+        onnx: &OnnxPrograms,
+        given: Given,
+        wanted: &[ValueId],
+        is_observed: bool,
+    ) -> Result<(Given, Arc<OnnxProgram>)> {
         let graph = self.graph();
         if wanted.iter().all(|value| given.iter().any(|(known, _)| known == value)) {
             let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
             let program = (*self.outline.program(&names, wanted)).clone();
-            return Ok((given, Arc::new(OnnxProgram { program, inputs: names })));
+            return Ok((given, Arc::new(OnnxProgram { program, inputs: names, wanted: wanted.to_vec() })));
         }
         let mut given: BTreeMap<ValueId, AnyTensor> = given.into_iter().collect();
         let ordered = graph.inputs.iter().map(|input| {
@@ -153,7 +184,8 @@ impl GraphNet {
         let shapes: Vec<Vec<usize>> = ordered.iter().map(AnyTensor::dims).collect();
         let number = |at: usize| Ok((at, ordered[at].to_f32("an input")?.first().map_or(0, |number| *number as i64)));
         let numbers = onnx.model.numbers().into_iter().map(number).collect::<Result<_>>()?;
-        let program = self.outline.onnx_program(onnx, ProgramKey { shapes, numbers, wanted: wanted.to_vec() })?;
+        let program =
+            self.outline.onnx_program(onnx, ProgramKey { shapes, numbers, wanted: wanted.to_vec(), is_observed })?;
         Ok((program.inputs.iter().copied().zip(ordered).collect(), program))
     }
 }
@@ -186,8 +218,9 @@ impl GraphOutline {
         let wanted = key.wanted.iter().map(|value| self.same_value(*value, &graph)).collect::<Result<Vec<_>>>()?;
         let inputs: Vec<ValueId> = graph.inputs.iter().map(|input| input.value).collect();
         check_nodes(&graph, &shapes, &needed_nodes(&graph, &inputs, &wanted))?;
-        let program = GraphProgram::new(&graph, &shapes, &index, &self.dropped, [&inputs, &wanted]);
-        Ok(OnnxProgram { program, inputs })
+        let plan = if key.is_observed { GraphProgram::observed } else { GraphProgram::new };
+        let program = plan(&graph, &shapes, &index, &self.dropped, [&inputs, &wanted]);
+        Ok(OnnxProgram { program, inputs, wanted })
     }
 
     /// Returns the value of another graph of the same model: the same output, or the value of the same name.

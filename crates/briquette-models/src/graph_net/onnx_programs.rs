@@ -21,6 +21,8 @@ pub(super) struct ProgramKey {
     /// The values of single integers, with the positions of their inputs.
     pub(super) numbers: Vec<(usize, i64)>,
     pub(super) wanted: Vec<ValueId>,
+    /// Whether each wanted value is passed on when it is computed, and kept no longer than others.
+    pub(super) is_observed: bool,
 }
 
 /// The program of one shape of the inputs.
@@ -29,4 +31,6 @@ pub(super) struct OnnxProgram {
     pub(super) program: GraphProgram,
     /// The ids of the inputs in the graph of this shape.
     pub(super) inputs: Vec<ValueId>,
+    /// The ids of the wanted values in that graph.
+    pub(super) wanted: Vec<ValueId>,
 }

@@ -1,10 +1,14 @@
 //! The files beside the weights: companion files of the model, and its config with the quantization.
 
-use briquette_core::{DType, Result, Role};
-use briquette_formats::{Checkpoint, Draft, companions, model_config, quantization_config};
+use crate::onnx_network;
+use briquette_core::{DType, Result, Role, Shape};
+use briquette_formats::{
+    Checkpoint, Draft, OutputFormat, TensorInfo, TensorSource, companions, model_config, quantization_config,
+};
 use briquette_recipe::plan::interop::Loads;
 use briquette_writer::manifest::ManifestSource;
 use briquette_writer::{Plan, TensorPlan, Workers};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Writes the model's companion files and its config.
@@ -16,10 +20,30 @@ pub(super) fn write(
     workers: &Workers,
 ) -> Result<()> {
     companions::copy_into(draft, checkpoint, &|| workers.check_stop())?;
+    if let Some(network) = network_of(plan, checkpoint)? {
+        for (name, bytes) in onnx_network::files(checkpoint, network)? {
+            draft.write_file(&name, &bytes)?;
+        }
+    }
     match config_of(plan, checkpoint, manifest)? {
         Some(config) => draft.write_file(Path::new(model_config::FILE_NAME), &config),
         None => Ok(()),
     }
+}
+
+/// Returns the network of an ONNX model, for an output in our own format with the weights of that network.
+fn network_of(plan: &Plan, checkpoint: &Checkpoint) -> Result<Option<Vec<u8>>> {
+    let is_ours = plan.profile == OutputFormat::default();
+    if !is_ours || checkpoint.network_file().is_none() {
+        return Ok(None);
+    }
+    let written: BTreeMap<&str, &Shape> =
+        plan.tensors.iter().map(|tensor| (&*tensor.info.name, &*tensor.info.shape)).collect();
+    let is_written = |info: &TensorInfo| written.get(&*info.name) == Some(&&*info.shape);
+    if !checkpoint.tensors().iter().all(is_written) {
+        return Ok(None);
+    }
+    onnx_network::of(checkpoint)
 }
 
 /// Returns the type of all float weights, if a stage cast them to a single type.

@@ -1,12 +1,12 @@
 //! The bytes of weights as ONNX stores them, read from a checkpoint piece by piece.
 
-use super::pack::{packed, transposed};
+use super::pack::{packed, paired, transposed, transposed_values};
 use super::weight_values::CodeSource;
 use briquette_core::rows::{from_f32, to_f32};
 use briquette_core::{DType, Error, GridKind, Grouping, Result};
 use briquette_formats::stored::DecodeBuffers;
 use briquette_formats::{Checkpoint, StoredDir, StoredTensor, TensorInfo, TensorSource};
-use briquette_graph::to_onnx::{OnnxFloat, OnnxWeight, WeightBytes};
+use briquette_graph::to_onnx::{OnnxFloat, OnnxNetwork, OnnxWeight, WeightBytes};
 use briquette_graph::{Graph, WeightId};
 use std::collections::BTreeMap;
 
@@ -27,18 +27,19 @@ pub(super) struct WeightReader<'a> {
 }
 
 impl<'a> WeightReader<'a> {
-    /// Finds the tensors of a graph.
+    /// Finds the tensors of a network.
     pub(super) fn new(
         checkpoint: &'a Checkpoint,
-        graph: &'a Graph,
+        OnnxNetwork { graph, weights, .. }: &'a OnnxNetwork,
         float: OnnxFloat,
         codes: Option<&'a dyn CodeSource>,
     ) -> Result<Self> {
         let tensors = checkpoint.tensors();
         let places: BTreeMap<&str, usize> =
             tensors.iter().enumerate().map(|(i, info)| (info.name.as_str(), i)).collect();
-        if let Some(weight) = graph.weights.iter().find(|weight| !places.contains_key(weight.name.as_str())) {
-            return Err(Error::bug("the checkpoint lacks this tensor").at(&weight.name));
+        let names = weights.iter().map(|own| graph.weights[own.weight.0].name.as_str());
+        if let Some(name) = names.into_iter().find(|name| !places.contains_key(name)) {
+            return Err(Error::bug("the checkpoint lacks this tensor").at(name));
         }
         let float = if float == OnnxFloat::F16 { DType::F16 } else { DType::F32 };
         Ok(Self { checkpoint, graph, places, float, codes })
@@ -53,6 +54,7 @@ impl<'a> WeightReader<'a> {
             return to(&found);
         }
         let passed = match bytes {
+            WeightBytes::Stored => self.stored_elements(weight, to),
             WeightBytes::Floats => self.floats(weight, to),
             WeightBytes::TransposedFloats => self.transposed_floats(weight, to),
             WeightBytes::Codes => self.codes(weight, to),
@@ -60,6 +62,9 @@ impl<'a> WeightReader<'a> {
             WeightBytes::RowScales => self.row_scales(weight, DType::F32, to),
             WeightBytes::HalfRowScales => self.row_scales(weight, DType::F16, to),
             WeightBytes::Blocks => self.blocks(weight, to),
+            WeightBytes::TransposedBlocks => self.transposed_blocks(weight, to),
+            WeightBytes::TransposedBlockScales => self.transposed_block_scales(weight, to),
+            WeightBytes::TransposedBlockZeros => self.transposed_block_zeros(weight, to),
             WeightBytes::BlockScales => self.block_scales(weight, to),
             WeightBytes::BlockZeros => self.block_zeros(weight, to),
             WeightBytes::InputScales => self.input_scales(weight, to),
@@ -78,15 +83,26 @@ impl<'a> WeightReader<'a> {
         Ok((index, stored, &stored.tensors[index]))
     }
 
+    /// The elements in the tensor's own type.
+    fn stored_elements(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
+        let (index, info) = self.tensor(weight);
+        self.pieces(index, info, &mut |bytes| to(bytes))
+    }
+
     fn floats(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         let (index, info) = self.tensor(weight);
+        self.pieces(index, info, &mut |bytes| to(&self.converted(bytes, info.dtype)?))
+    }
+
+    /// Reads a tensor, in pieces if it can be.
+    fn pieces(&self, index: usize, info: &TensorInfo, each: &mut ByteSink) -> Result<()> {
         let (n_bytes, width) = (info.n_bytes(), info.dtype.n_bits() / 8);
         let step = if self.checkpoint.reads_ranges(index) { PIECE / width * width } else { n_bytes.max(1) };
         let mut bytes = Vec::new();
         for start in (0..n_bytes).step_by(step) {
             bytes.resize(step.min(n_bytes - start), 0);
             self.checkpoint.read(index, start, &mut bytes)?;
-            to(&self.converted(&bytes, info.dtype)?)?;
+            each(&bytes)?;
         }
         Ok(())
     }
@@ -140,13 +156,13 @@ impl<'a> WeightReader<'a> {
     }
 
     fn transposed_codes(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
-        let (_, info) = self.tensor(weight);
-        let mut all = Vec::with_capacity(info.n_elements());
+        let rows = self.stored(weight)?.2.rows();
+        let mut all = Vec::with_capacity(rows.n_rows * rows.n_cols);
         self.for_each_rows(weight, &mut |codes| {
             all.extend_from_slice(bytemuck::cast_slice(codes));
             Ok(())
         })?;
-        to(&transposed(&all, &info.shape.0, 1))
+        to(&transposed(&all, &[rows.n_rows, rows.n_cols], 1))
     }
 
     /// The scale of each row.
@@ -167,6 +183,34 @@ impl<'a> WeightReader<'a> {
         let (_, _, tensor) = self.stored(weight)?;
         let bits = tensor.coding.codes.map_or(8, |codes| codes.bits);
         self.for_each_rows(weight, &mut |codes| to(&packed(codes, bits)))
+    }
+
+    /// Codes with a sign, `[in, out]`.
+    fn transposed_blocks(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
+        let (_, _, tensor) = self.stored(weight)?;
+        let (rows, bits) = (tensor.rows(), tensor.coding.codes.map_or(8, |codes| codes.bits));
+        let mut all = Vec::with_capacity(rows.n_rows * rows.n_cols);
+        self.for_each_rows(weight, &mut |codes| {
+            all.extend_from_slice(bytemuck::cast_slice(codes));
+            Ok(())
+        })?;
+        let turned = transposed(&all, &[rows.n_rows, rows.n_cols], 1);
+        to(&paired(bytemuck::cast_slice(&turned), bits))
+    }
+
+    fn transposed_block_scales(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
+        let (index, stored, tensor) = self.stored(weight)?;
+        let n_rows = tensor.rows().n_rows;
+        let scales: Vec<f32> = stored.affines(index, 0..n_rows)?.iter().map(|affine| affine.scale).collect();
+        to(&self.of_values(&transposed_values(&scales, &[n_rows, scales.len() / n_rows.max(1)]))?)
+    }
+
+    fn transposed_block_zeros(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
+        let (index, stored, tensor) = self.stored(weight)?;
+        let (n_rows, bits) = (tensor.rows().n_rows, tensor.coding.codes.map_or(8, |codes| codes.bits));
+        let zeros: Vec<i8> = stored.affines(index, 0..n_rows)?.iter().map(|affine| affine.zero).collect();
+        let turned = transposed(bytemuck::cast_slice(&zeros), &[n_rows, zeros.len() / n_rows.max(1)], 1);
+        to(&paired(bytemuck::cast_slice(&turned), bits))
     }
 
     fn block_scales(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {

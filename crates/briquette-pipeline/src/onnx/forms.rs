@@ -1,7 +1,7 @@
 //! The form of each weight in ONNX, by its coding in the checkpoint.
 
 use briquette_core::encoded::ScaleType;
-use briquette_core::{Coding, ColumnScales, GridKind, Grouping, Result};
+use briquette_core::{Coding, ColumnScales, GridKind, Grouping, OutputAxis, Result};
 use briquette_formats::{Checkpoint, StoredTensor, TensorSource};
 use briquette_graph::Weight;
 use briquette_graph::to_onnx::{LinearForm, TableForm, WeightForms};
@@ -15,12 +15,13 @@ pub(super) struct StoredForms<'a> {
     tensors: BTreeMap<&'a str, &'a StoredTensor>,
     /// The numbers of scales of columns. Equal scales have one number.
     columns: BTreeMap<&'a str, usize>,
+    has_own_operators: bool,
 }
 
 impl<'a> StoredForms<'a> {
     /// # Errors
     /// Input and Io: scales of columns cannot be read.
-    pub(super) fn of(checkpoint: &'a Checkpoint) -> Result<Self> {
+    pub(super) fn of(checkpoint: &'a Checkpoint, has_own_operators: bool) -> Result<Self> {
         let tensors = checkpoint.stored().map(|stored| stored.tensors.as_slice()).unwrap_or_default();
         let (mut columns, mut known) = (BTreeMap::new(), Vec::<ColumnScales>::new());
         for (index, tensor) in tensors.iter().enumerate() {
@@ -31,19 +32,21 @@ impl<'a> StoredForms<'a> {
             });
             columns.insert(tensor.info.name.as_str(), number);
         }
-        Ok(Self { tensors: tensors.iter().map(|tensor| (tensor.info.name.as_str(), tensor)).collect(), columns })
+        let tensors = tensors.iter().map(|tensor| (tensor.info.name.as_str(), tensor)).collect();
+        Ok(Self { tensors, columns, has_own_operators })
     }
 
-    /// The tensor of a weight whose rows are its outputs, in the order of the file.
+    /// The matrix of a weight, if the rows of its codes are the outputs that the graph has.
     fn coded(&self, weight: &Weight) -> Option<&StoredTensor> {
         let tensor = self.tensors.get(weight.name.as_str())?;
-        (tensor.info.shape.rank() == 2 && !tensor.axis.is_turned()).then_some(*tensor)
+        let is_turned = weight.layout == OutputAxis::Last;
+        (tensor.info.shape.rank() == 2 && tensor.axis.is_turned() == is_turned).then_some(*tensor)
     }
 }
 
 impl WeightForms for StoredForms<'_> {
     fn linear(&self, weight: &Weight) -> LinearForm {
-        let Some(StoredTensor { coding: Coding { codes: Some(codes), .. }, activations, info, .. }) =
+        let Some(tensor @ StoredTensor { coding: Coding { codes: Some(codes), .. }, activations, .. }) =
             self.coded(weight)
         else {
             return LinearForm::Float;
@@ -54,7 +57,7 @@ impl WeightForms for StoredForms<'_> {
                 Some(_) => LinearForm::Int8Dynamic,
                 None => LinearForm::Int8,
             },
-            Grouping::Group(group) if is_block(codes.bits, group) && info.shape.0[1].is_multiple_of(group) => {
+            Grouping::Group(group) if is_block(codes.bits, group) && tensor.rows().n_cols.is_multiple_of(group) => {
                 LinearForm::Blocks { bits: codes.bits, group, has_zero_points }
             }
             _ => LinearForm::Float,
@@ -65,10 +68,21 @@ impl WeightForms for StoredForms<'_> {
         self.columns.get(weight.name.as_str()).copied()
     }
 
+    fn has_own_operators(&self) -> bool {
+        self.has_own_operators
+    }
+
     fn table(&self, weight: &Weight) -> TableForm {
-        let Some(StoredTensor { coding: Coding { codes: Some(codes), .. }, .. }) = self.coded(weight) else {
+        let Some(StoredTensor { coding: Coding { codes: Some(codes), .. }, .. }) =
+            self.coded(weight).filter(|_| weight.layout == OutputAxis::First)
+        else {
             return TableForm::Float;
         };
+        if let LinearForm::Blocks { bits, group, has_zero_points } = self.linear(weight)
+            && !codes.has_columns
+        {
+            return TableForm::Blocks { bits, group, has_zero_points };
+        }
         let is_by_row = matches!(codes.grouping, Grouping::Row | Grouping::Tensor) && !codes.has_columns;
         match is_by_row && codes.bits == 8 && codes.grid != GridKind::Asymmetric {
             true => TableForm::Int8 { has_half_scales: codes.scale == ScaleType::F16 },

@@ -2,7 +2,7 @@
 
 use super::bytes::bytes_of;
 use super::forms::is_transposed_in_memory;
-use super::pack::transposed;
+use super::pack::{transposed, transposed_values};
 use super::weight_values::{CodeSource, WeightValues};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, DType, Error, Grid, OutputAxis, Result};
@@ -32,6 +32,8 @@ type InputScale = Option<(usize, Arc<Vec<f32>>)>;
 /// Layers and tables that get int8 codes.
 pub(super) struct QuantizedLayers<'a> {
     weights: WeightValues<'a>,
+    /// Weights that are stored `[in, out]`.
+    turned: BTreeSet<String>,
     /// Weights of linear layers, with the vector of their inputs.
     layers: BTreeMap<String, InputScale>,
     /// Tables, and whether f16 holds their scales.
@@ -51,8 +53,13 @@ impl<'a> QuantizedLayers<'a> {
     pub(super) fn new(checkpoint: &'a Checkpoint, how: &DynamicInt8, options: &RunOptions) -> Result<Self> {
         let graph = known_graph_of(checkpoint, &InputDims::default())?;
         let weights = WeightValues::of(checkpoint);
-        let (layers, tables) = (linear_weights(&graph), table_weights(&graph));
-        let mut found = Self { weights, layers, tables, last: Mutex::new(None) };
+        let (mut layers, mut tables) = (linear_weights(&graph), table_weights(&graph));
+        // An ONNX graph has computed matrices too.
+        layers.retain(|name, _| weights.has(name));
+        tables.retain(|name, _| weights.has(name));
+        let turned = graph.weights.iter().filter(|weight| weight.layout == OutputAxis::Last);
+        let turned = turned.map(|weight| weight.name.clone()).collect();
+        let mut found = Self { weights, turned, layers, tables, last: Mutex::new(None) };
         for name in found.tables.clone().into_keys() {
             options.stop.check()?;
             let is_held = |&scale: &f32| ScaleType::F16.holds(Affine::symmetric(scale));
@@ -80,7 +87,7 @@ impl<'a> QuantizedLayers<'a> {
             let Some(stats) = names.iter().find_map(of).filter(|_| names.iter().all(is_scalable)) else {
                 continue;
             };
-            let matrices = names.iter().map(|name| self.weights.read(name)).collect::<Result<Vec<_>>>()?;
+            let matrices = names.iter().map(|name| Ok(self.rows_of(name)?.0)).collect::<Result<Vec<_>>>()?;
             if matrices.iter().any(|values| !values.len().is_multiple_of(stats.n_inputs().max(1))) {
                 let message =
                     format!("statistics of {} inputs do not fit the layer; gather them again", stats.n_inputs());
@@ -93,14 +100,22 @@ impl<'a> QuantizedLayers<'a> {
         Ok(())
     }
 
+    /// Reads a matrix `[out, in]`, and its number of columns.
+    fn rows_of(&self, name: &str) -> Result<(Vec<f32>, usize)> {
+        let (values, shape) = (self.weights.read(name)?, &self.weights.info(name)?.shape.0);
+        match (self.turned.contains(name), shape.as_slice()) {
+            (true, &[n_in, _]) => Ok((transposed_values(&values, shape), n_in.max(1))),
+            _ => Ok((values, shape.last().copied().unwrap_or(1).max(1))),
+        }
+    }
+
     fn codes_of(&self, name: &str) -> Result<Arc<RowCodes>> {
         // A poisoned lock only means that another thread panicked elsewhere.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, codes)) = last.as_ref().filter(|(known, _)| known == name) {
             return Ok(codes.clone());
         }
-        let mut values = self.weights.read(name)?;
-        let n_cols = self.weights.info(name)?.shape.0.last().copied().unwrap_or(1).max(1);
+        let (mut values, n_cols) = self.rows_of(name)?;
         if let Some(Some((_, scale))) = self.layers.get(name) {
             for row in values.chunks_mut(n_cols) {
                 row.iter_mut().zip(scale.iter()).for_each(|(value, scale)| *value /= scale);
@@ -144,22 +159,21 @@ fn coded(values: &[f32], n_cols: usize, scale_type: ScaleType) -> RowCodes {
     found
 }
 
-/// Names of the matrices `[out, in]` or `[rows, width]` that nodes of this kind have at a position.
-fn weights_at(graph: &Graph, composite: Composite, position: usize) -> Vec<String> {
+/// The matrices that nodes of this kind have at a position.
+fn weights_at(graph: &Graph, composite: Composite, position: usize) -> impl Iterator<Item = &Weight> {
     let op = Op::Composite(composite);
-    let nodes = graph.nodes.iter().filter(|node| node.op == op);
-    let all = nodes.flat_map(|node| node.weights()).filter(|(at, _)| *at == position);
-    let weights = all.map(|(_, id)| &graph.weights[id.0]);
-    let fits = |weight: &&Weight| weight.shape.0.len() == 2 && weight.layout == OutputAxis::First;
-    weights.filter(fits).map(|weight| weight.name.clone()).collect()
+    let nodes = graph.nodes.iter().filter(move |node| node.op == op);
+    let all = nodes.flat_map(|node| node.weights()).filter(move |(at, _)| *at == position);
+    all.map(|(_, id)| &graph.weights[id.0]).filter(|weight| weight.shape.0.len() == 2)
 }
 
 fn linear_weights(graph: &Graph) -> BTreeMap<String, InputScale> {
-    weights_at(graph, Composite::Linear, 1).into_iter().map(|name| (name, None)).collect()
+    weights_at(graph, Composite::Linear, 1).map(|weight| (weight.name.clone(), None)).collect()
 }
 
 fn table_weights(graph: &Graph) -> BTreeMap<String, bool> {
-    weights_at(graph, Composite::Embedding, 0).into_iter().map(|name| (name, false)).collect()
+    let tables = weights_at(graph, Composite::Embedding, 0).filter(|weight| weight.layout == OutputAxis::First);
+    tables.map(|weight| (weight.name.clone(), false)).collect()
 }
 
 impl WeightForms for QuantizedLayers<'_> {

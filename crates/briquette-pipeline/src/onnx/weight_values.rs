@@ -24,6 +24,11 @@ impl<'a> WeightValues<'a> {
         Self { checkpoint, places: tensors.map(|(place, info)| (info.name.as_str(), place)).collect() }
     }
 
+    /// Returns whether the checkpoint has a weight.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
     fn place(&self, name: &str) -> Result<usize> {
         self.places.get(name).copied().ok_or_else(|| Error::bug("the checkpoint lacks this tensor").at(name))
     }

@@ -35,7 +35,8 @@ pub(crate) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
         TensorInfo::checked(name, DType::F32, parameter.shape.0.clone())
     };
     let infos: Vec<TensorInfo> = floats.iter().map(info).collect::<Result<_>>()?;
-    let known = RoleContext::new(&infos, ModelFamily::default(), Some(WeightLayout::Burn), roles);
+    let known = RoleContext::new(&infos, ModelFamily::default(), Some(WeightLayout::Burn), roles)
+        .with_graph(student.network.graph());
     let one = |(parameter, info): (Parameter, &TensorInfo)| StudentTensor {
         is_matrix: parameter.shape.rank() >= 2,
         path: parameter.path,

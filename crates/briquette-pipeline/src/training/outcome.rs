@@ -1,6 +1,7 @@
 //! The outcome of a training: its report, and the student on disk.
 
 use super::dense_module;
+use crate::onnx_network;
 use crate::report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
 use crate::training::learner::Learner;
 use crate::training::setup::TrainingSetup;
@@ -118,6 +119,10 @@ pub(crate) fn write(
     }
     if let Some(dense) = &student.dense {
         let files = dense_module::files(dense, training.start.model_dir())?;
+        export = files.into_iter().fold(export, |export, (name, bytes)| export.file(name, bytes));
+    }
+    if let Some(network) = onnx_network::of(&training.start)? {
+        let files = onnx_network::files(&training.start, network)?;
         export = files.into_iter().fold(export, |export, (name, bytes)| export.file(name, bytes));
     }
     if let Some(config) = &training.config {

@@ -159,10 +159,6 @@ fn student_of(
     device: &Device,
 ) -> Result<(LoadedModel, Option<Vec<u8>>, Option<usize>)> {
     let model = LoadedModel::load(start, arch, device)?;
-    if model.arch.is_onnx() {
-        let message = "found an ONNX model, whose gradients are not computed; train a checkpoint of a family";
-        return Err(Error::config(message).at("the student"));
-    }
     if model.arch.task() == ModelTask::EncoderDecoder {
         let message =
             format!("{} is an encoder-decoder, and training supports encoders, decoders and classifiers", model.arch);

@@ -12,6 +12,10 @@ use briquette_recipe::{DistillStage, Student};
 pub(crate) fn how(stage: &DistillStage, arch: Arch, n_layers: Option<usize>) -> Result<Option<Smaller>> {
     Ok(match &stage.student {
         Student::Same => None,
+        Student::Sizes(_) if arch.is_onnx() => {
+            let message = "found sizes for an ONNX model, whose file fixes them; remove them";
+            return Err(Error::config(message).at("student"));
+        }
         Student::Sizes(sizes) => Some(Smaller::Sizes(sizes.clone().into_iter().collect())),
         Student::Layers(n, layers) => {
             let no_layers = || Error::config(format!("student: {arch} has no layers to choose from"));

@@ -46,7 +46,7 @@ impl Transform for FactorizeStage {
             chosen.iter().zip(&found).map(|(tensor, factors)| report(tensor, factors)).collect();
         let report = serde_json::to_value(reports).map_err(|error| Error::bug(format!("the report: {error}")))?;
         let model = with_factors(checkpoint, &plan, &chosen, found)?;
-        Ok(Transformed { model, graph: None, config: Vec::new(), report })
+        Ok(Transformed { model, graph: None, network: None, config: Vec::new(), report })
     }
 }
 

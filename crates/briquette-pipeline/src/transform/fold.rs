@@ -99,7 +99,7 @@ impl Transform for FoldStage {
         let tensors: Vec<OutputTensor> = model.infos.iter().zip(&model.places).map(tensor).collect();
         let HeadedModel { infos, graph, changes, .. } = model;
         let model = ChangedModel { checkpoint, infos, tensors };
-        Ok(Transformed { model, graph: Some(graph), config: changes, report })
+        Ok(Transformed { model, graph: Some(graph), network: None, config: changes, report })
     }
 
     /// Compares the outputs of both networks on random inputs, if this build runs models.

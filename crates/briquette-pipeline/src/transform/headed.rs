@@ -1,5 +1,7 @@
 //! The headers of a model, with its graph and its `config.json`.
 
+use super::network_edit;
+use crate::onnx_network;
 use briquette_core::{Error, Result, rows, shown_path};
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
 use briquette_graph::coupling::{Couplings, UnitId};
@@ -9,10 +11,11 @@ use briquette_graph::multiply_adds::multiply_adds;
 use briquette_graph::onnx::InputDims;
 use briquette_graph::shrink::{KeptIndices, Shrunk};
 use briquette_graph::ties::heads;
-use briquette_graph::{Config, Extents, Graph, Headers, Operand, Weight, WeightId, known_graph_of};
+use briquette_graph::{Config, Extents, Graph, Headers, Node, Operand, Weight, WeightId, known_graph_of};
 use briquette_recipe::{Recipe, StageKind};
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// The headers of a model, with its graph and its `config.json`.
 #[derive(Debug, Clone)]
@@ -22,6 +25,8 @@ pub(super) struct HeadedModel {
     pub(super) places: Vec<usize>,
     pub(super) graph: Graph,
     config: Config,
+    /// The network of an ONNX model, without weights.
+    pub(super) network: Option<Arc<Vec<u8>>>,
     /// Keys of `config.json` that changed.
     pub(super) changes: Vec<(String, Value)>,
 }
@@ -49,14 +54,23 @@ impl HeadedModel {
                 "found weights [in, out] in burn's layout, expected [out, in]; export the model to another format";
             return Err(Error::config(message).at(stage));
         }
-        let infos = checkpoint.tensors().to_vec();
+        let (infos, changes) = (checkpoint.tensors().to_vec(), Vec::new());
+        let places = (0..infos.len()).collect();
+        if checkpoint.network_file().is_some() {
+            let network = onnx_network::of(checkpoint)?.filter(|_| stage == StageKind::Shrink).ok_or_else(|| {
+                let message =
+                    "found an ONNX model, expected a checkpoint of a family; shrink is the only such stage for ONNX";
+                Error::config(message).at(stage)
+            })?;
+            let graph = network_edit::graph_of(&network).map_err(|error| error.at(shown_path(checkpoint.path())))?;
+            return Ok(Self { infos, places, graph, config, network: Some(Arc::new(network)), changes });
+        }
         let headers = Headers::new(&infos, None);
         if family_of(&headers, &config).is_none() {
             known_graph_of(checkpoint, &InputDims::default())?;
         }
         let graph = graph_of(&infos, &config).map_err(|error| error.at(shown_path(checkpoint.path())))?;
-        let places = (0..infos.len()).collect();
-        Ok(Self { infos, places, graph, config, changes: Vec::new() })
+        Ok(Self { infos, places, graph, config, network: None, changes })
     }
 
     /// Returns the model with a head that is a tensor of its own, where the head is the table of embeddings.
@@ -136,16 +150,44 @@ impl HeadedModel {
             }
             *info = TensorInfo::checked(info.name.to_string(), info.dtype, graph.weights[weight.0].shape.0.clone())?;
         }
-        let ConfigChange { values, lost } = without_units(&self.config, &graph, couplings, removed);
         let wrong = |reason: &str| {
             let message = format!("{} would read another network from the smaller tensors{reason}", graph.family);
             Err(Error::config(format!("{message}; choose other parts, or another ratio")).at("shrink"))
         };
-        match self.clone().changed(infos, self.places.clone(), values) {
-            Ok(model) if is_equal(&model.graph, &graph) => Ok(SmallerModel { model, kept, lost }),
-            Ok(_) => wrong(""),
+        let (changed, lost) = match &self.network {
+            Some(network) => (self.in_file(network, &graph, infos), Vec::new()),
+            None => {
+                let ConfigChange { values, lost } = without_units(&self.config, &graph, couplings, removed);
+                (self.clone().changed(infos, self.places.clone(), values), lost)
+            }
+        };
+        match changed {
+            Ok(model) => match first_difference(&model.graph, &graph) {
+                None => Ok(SmallerModel { model, kept, lost }),
+                Some(node) => wrong(&format!(": node {node:?} differs")),
+            },
             Err(error) => wrong(&format!(" ({})", error.message)),
         }
+    }
+
+    /// Returns the model of an ONNX network with smaller tensors.
+    fn in_file(&self, network: &[u8], smaller: &Graph, infos: Vec<TensorInfo>) -> Result<Self> {
+        let edited = |other| network_edit::with_tensors(network, [&self.graph, smaller], [&self.infos, &infos], other);
+        let other = network_edit::other_graph_of(network)?;
+        let mut found = edited(None)?;
+        let mut graph = network_edit::graph_of(&found)?;
+        if !is_equal(&graph, smaller) {
+            found = edited(Some(&other))?;
+            graph = network_edit::graph_of(&found)?;
+        }
+        // An extent that follows from the inputs must do so for other inputs too.
+        let new = network_edit::other_graph_of(&found)?;
+        if let Some(name) = network_edit::first_unknown(&new, &other) {
+            let message =
+                format!("node {name:?} mixes removed units with a free extent; export the model with fixed extents");
+            return Err(Error::config(message));
+        }
+        Ok(Self { infos, graph, network: Some(Arc::new(found)), ..self.clone() })
     }
 
     /// Returns the values of a weight in their own order.
@@ -180,7 +222,7 @@ impl HeadedModel {
         let mut changes = self.changes;
         changes.retain(|(key, _)| !values.iter().any(|(new, _)| new == key));
         changes.extend(values);
-        Ok(Self { infos, places, graph, config, changes })
+        Ok(Self { infos, places, graph, config, network: self.network, changes })
     }
 }
 
@@ -201,6 +243,11 @@ fn graph_of(infos: &[TensorInfo], config: &Config) -> Result<Graph> {
 
 /// Returns whether two graphs have the same operations on the same weights, whatever the names of values.
 fn is_equal(a: &Graph, b: &Graph) -> bool {
+    first_difference(a, b).is_none()
+}
+
+/// Returns the first node with another operation, or other weights, than the node of the second graph.
+fn first_difference(a: &Graph, b: &Graph) -> Option<String> {
     let is_same = |left: &Operand, right: &Operand| match (left, right) {
         (Operand::Weight(left), Operand::Weight(right)) => {
             let (left, right) = (&a.weights[left.0], &b.weights[right.0]);
@@ -208,9 +255,11 @@ fn is_equal(a: &Graph, b: &Graph) -> bool {
         }
         (left, right) => matches!((left, right), (Operand::Value(_), Operand::Value(_))),
     };
-    let are_nodes = a.nodes.iter().zip(&b.nodes).all(|(left, right)| {
+    let is_same_node = |left: &Node, right: &Node| {
         let are_inputs = left.inputs.iter().zip(&right.inputs).all(|(left, right)| is_same(left, right));
         left.op == right.op && left.inputs.len() == right.inputs.len() && are_inputs
-    });
-    a.nodes.len() == b.nodes.len() && are_nodes
+    };
+    let pairs = a.nodes.iter().zip(&b.nodes);
+    let other = pairs.clone().find(|(left, right)| !is_same_node(left, right)).map(|(_, node)| node.name.clone());
+    other.or_else(|| (a.nodes.len() != b.nodes.len()).then(|| "the last".to_string()))
 }

@@ -9,6 +9,7 @@ use briquette_recipe::Recipe;
 use briquette_writer::context::Workers;
 use serde_json::Value;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A model before a transform.
 pub(crate) struct Network<'a> {
@@ -25,6 +26,8 @@ pub(crate) struct Transformed<'a> {
     pub(super) model: ChangedModel<'a>,
     /// The graph of the new network, if it is known.
     pub(super) graph: Option<Graph>,
+    /// The network of an ONNX model, without weights.
+    pub(super) network: Option<Arc<Vec<u8>>>,
     /// Changed keys of `config.json`.
     pub(super) config: Vec<(String, Value)>,
     /// The figures of the transform.

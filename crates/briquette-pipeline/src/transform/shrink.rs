@@ -167,8 +167,8 @@ impl Transform for ShrinkStage {
             }
         };
         let tensors = plan.model.infos.iter().zip(&plan.model.places).map(tensor).collect();
-        let SmallerModel { model: HeadedModel { infos, graph, changes, .. }, .. } = smaller;
+        let SmallerModel { model: HeadedModel { infos, graph, changes, network, .. }, .. } = smaller;
         let model = ChangedModel { checkpoint, infos, tensors };
-        Ok(Transformed { model, graph: Some(graph), config: changes, report })
+        Ok(Transformed { model, graph: Some(graph), network, config: changes, report })
     }
 }

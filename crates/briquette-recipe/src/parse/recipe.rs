@@ -93,7 +93,7 @@ impl Recipe {
             layout: raw.model.layout,
             roles: raw.model.roles.iter().map(rule).collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,
-            profile: format_for(raw.output.format.as_deref(), &model)?,
+            profile: format_for(raw.output.format.as_deref(), &model, parts.is_empty() && budget.is_none())?,
             model,
             codes_entropy: codes_entropy(&raw.output, budget.as_ref().is_some_and(|budget| budget.has_steps))?,
             allow_untested: raw.output.allow_untested,
@@ -179,11 +179,11 @@ pub fn profile_of(name: Option<&str>) -> Result<OutputFormat> {
     Err(Error::config(message))
 }
 
-/// Returns the format with this name, or the default for a model: ONNX for an ONNX file.
-fn format_for(name: Option<&str>, model: &Path) -> Result<OutputFormat> {
+/// Returns the format with this name, or the default for a model: ONNX for an ONNX file with other values in the same places.
+fn format_for(name: Option<&str>, model: &Path, keeps_places: bool) -> Result<OutputFormat> {
     let is_onnx = model.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"));
     match name {
-        None if is_onnx => Ok(OutputFormat::Onnx),
+        None if is_onnx && keeps_places => Ok(OutputFormat::Onnx),
         _ => profile_of(name),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::plan::interop::Loads;
 use crate::plan::role::RoleContext;
-use crate::plan::topology::topology_of;
+use crate::plan::topology::{Topology, topology_of};
 use crate::plan::untouched::untouched_tensors;
 use crate::plan::{choose, heads, storage};
 use crate::raw::RawLayout;
@@ -70,7 +70,13 @@ fn untouched<'a>(
     recipe.roles.iter().try_for_each(used).map_err(|error| error.at("model.roles"))?;
     // A trained student is written in the recipe's layout, by default PyTorch's.
     let layout = recipe.layout.map_or(WeightLayout::Torch, RawLayout::said);
-    let roles = RoleContext::new(tensors, ModelFamily::of(checkpoint)?, Some(layout), &recipe.roles);
+    let mut roles = RoleContext::new(tensors, ModelFamily::of(checkpoint)?, Some(layout), &recipe.roles);
+    // An ONNX student has the graph of its model.
+    if checkpoint.network_file().is_some()
+        && let Some(graph) = Topology::of(checkpoint, Some(layout))?.graph()
+    {
+        roles = roles.with_graph(graph);
+    }
     let tensors = untouched_tensors(tensors, |_, info| roles.of(info));
     let Plan { profile, max_shard_bytes, nonfinite, .. } = *before;
     let (pools, metadata, remarks, untested) = (Vec::new(), BTreeMap::new(), Vec::new(), None);

@@ -32,7 +32,7 @@ impl Topology {
         if n_tensors > MAX_TENSORS {
             return Ok(Self::Names(Some(format!("{n_tensors} tensors are too many for a graph"))));
         }
-        if let Some(file) = checkpoint.onnx_file() {
+        if let Some(file) = checkpoint.network_file() {
             return Ok(match onnx::import(file, &InputDims::default()) {
                 Ok(graph) => Self::Graph(Box::new(graph)),
                 Err(error) => Self::Names(Some(error.to_string())),

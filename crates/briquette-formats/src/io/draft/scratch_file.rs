@@ -1,5 +1,6 @@
 //! Temporary files for data that does not fit in memory.
 
+use crate::InputFile;
 use briquette_core::{Error, Result};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -27,6 +28,14 @@ impl ScratchFile {
         let file = made.map_err(|source| Error::io("cannot create", &path, source))?;
         std::fs::remove_file(&path).map_err(|source| Error::io("cannot remove", &path, source))?;
         Ok(Self { file, directory: directory.to_path_buf() })
+    }
+
+    /// Returns the file for reading, under a name for messages.
+    ///
+    /// # Errors
+    /// Io: the file cannot be read.
+    pub fn into_input(self, name: &Path) -> Result<InputFile> {
+        InputFile::of_open(self.file, name)
     }
 
     /// Writes bytes at an offset.

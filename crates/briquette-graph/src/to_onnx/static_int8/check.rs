@@ -4,17 +4,17 @@ use briquette_core::{Error, Result};
 use briquette_formats::onnx_write::{OnnxModel, OnnxNode};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Checks that `DequantizeLinear` makes each input of each convolution and `Gemm`, and that `QuantizeLinear` alone reads the output.
+/// Checks that `DequantizeLinear` makes each input of each node with one of these matrices, and that `QuantizeLinear` alone reads the output.
 ///
 /// An output of the model may stay in floats.
 ///
 /// # Errors
 /// Bug: an input or output is in floats. The message names it.
-pub(super) fn check(model: &OnnxModel) -> Result<()> {
+pub(super) fn check(model: &OnnxModel, matrices: &BTreeSet<String>) -> Result<()> {
     let makers: BTreeMap<&str, &OnnxNode> =
         model.nodes.iter().flat_map(|node| node.outputs.iter().map(move |name| (name.as_str(), node))).collect();
     let outputs: BTreeSet<&str> = model.outputs.iter().map(|output| output.name.as_str()).collect();
-    for node in model.nodes.iter().filter(|node| matches!(node.op, "Conv" | "Gemm")) {
+    for node in model.nodes.iter().filter(|node| node.inputs.get(1).is_some_and(|name| matrices.contains(name))) {
         let is_codes = |name: &&String| makers.get(name.as_str()).is_some_and(|maker| maker.op == "DequantizeLinear");
         if let Some(name) = node.inputs.iter().find(|name| !is_codes(name)) {
             return Err(Error::bug(format!("the {} reads {name:?} in floats", node.op)).at(&node.name));
@@ -35,7 +35,7 @@ mod tests {
 
     fn node(op: &'static str, inputs: &[&str], output: &str) -> OnnxNode {
         let inputs = inputs.iter().map(|name| (*name).to_string()).collect();
-        OnnxNode { name: output.into(), op, domain: "", inputs, outputs: vec![output.into()], attributes: Vec::new() }
+        OnnxNode::new(("", op), inputs, vec![output.into()], Vec::new())
     }
 
     /// Returns a convolution with its pairs; `skipped` is a node that is left out.
@@ -50,14 +50,15 @@ mod tests {
             node("Relu", &["y"], "relu"),
         ];
         let nodes = nodes.into_iter().filter(|node| node.outputs[0] != skipped).collect();
-        let output = OnnxValue { name: "yq".into(), dtype: OnnxType::U8, shape: Vec::new() };
+        let output = OnnxValue::new("yq", OnnxType::U8, Vec::new());
         OnnxModel { nodes, outputs: vec![output], ..OnnxModel::default() }
     }
 
     #[test]
     fn a_missing_pair_is_found() {
-        assert!(check(&model("relu")).is_ok());
-        let error = |skipped: &str| check(&model(skipped)).unwrap_err().to_string();
+        let matrices = BTreeSet::from(["wd".to_string()]);
+        assert!(check(&model("relu"), &matrices).is_ok());
+        let error = |skipped: &str| check(&model(skipped), &matrices).unwrap_err().to_string();
         assert!(error("xd").contains("the Conv reads \"xd\" in floats"), "{}", error("xd"));
         assert!(error("bd").contains("reads \"bd\" in floats"));
         assert!(error("nothing").contains("computes \"y\" in floats"), "ReLU reads floats");

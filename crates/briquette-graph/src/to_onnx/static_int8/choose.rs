@@ -5,12 +5,12 @@ use super::plan::{StaticKind, StaticLayer, StaticPlan, StaticValue, ValueScale};
 use crate::absorb::NormPlace;
 use crate::graph::{ValueId, WeightId};
 use crate::to_onnx::{OnnxNetwork, OnnxWeight, WeightBytes};
-use briquette_core::{Error, Result};
+use briquette_core::{Error, OutputAxis, Result};
 use briquette_formats::onnx_write::{OnnxAttribute, OnnxData, OnnxNode};
 use std::collections::BTreeMap;
 
 /// Operators whose outputs have the codes of their input.
-const SAME_CODES: [&str; 4] = ["MaxPool", "Reshape", "Transpose", "Pad"];
+const SAME_CODES: [&str; 8] = ["MaxPool", "Reshape", "Transpose", "Pad", "Flatten", "Squeeze", "Unsqueeze", "Identity"];
 /// Operators of codes with an output scale of their own, if all inputs are codes.
 const OWN_SCALE: [&str; 5] = ["Add", "Mul", "GlobalAveragePool", "AveragePool", "Concat"];
 
@@ -19,7 +19,7 @@ const OWN_SCALE: [&str; 5] = ["Add", "Mul", "GlobalAveragePool", "AveragePool", 
 /// # Errors
 /// Bug: the input of a layer is no value of the graph.
 pub(super) fn choose(network: OnnxNetwork, norms: &BTreeMap<WeightId, NormPlace>) -> Result<StaticPlan> {
-    let ids = value_ids(&network);
+    let ids = network.values.clone();
     let ranks = ranks(&network)?;
     let mut choice = QuantizedNodes {
         weights: weights_by_name(&network),
@@ -44,17 +44,10 @@ pub(super) fn choose(network: OnnxNetwork, norms: &BTreeMap<WeightId, NormPlace>
     Ok(StaticPlan { network, values, layers, is_quantized })
 }
 
-/// Returns the value of the graph with each name. Of values with one name, the last is computed last.
-fn value_ids(network: &OnnxNetwork) -> BTreeMap<String, ValueId> {
-    let named = |(id, name): (usize, &Option<String>)| Some((name.clone()?, ValueId(id)));
-    network.values.iter().enumerate().filter_map(named).collect()
-}
-
 /// Returns the rank of each value with a name.
 fn ranks(network: &OnnxNetwork) -> Result<BTreeMap<String, usize>> {
     let shapes = network.graph.lower()?.shapes;
-    let named = |(id, name): (usize, &Option<String>)| Some((name.clone()?, shapes[id].len()));
-    Ok(network.values.iter().enumerate().filter_map(named).collect())
+    Ok(network.values.iter().map(|(name, id)| (name.clone(), shapes[id.0].len())).collect())
 }
 
 /// The nodes, values and layers that were chosen so far.
@@ -76,10 +69,18 @@ struct QuantizedNodes<'a> {
     layers: Vec<StaticLayer>,
 }
 
+/// Returns whether a node is a linear layer whose matrix is `[out, in]`.
+fn is_plain(node: &OnnxNode) -> bool {
+    let is_one = |name| node.attribute(name).is_none_or(|value| *value == OnnxAttribute::Float(1.0));
+    is_one("alpha") && is_one("beta") && node.int("transA", 0) == 0 && node.int("transB", 0) == 1
+}
+
 impl QuantizedNodes<'_> {
     fn node(&mut self, node: OnnxNode) -> Result<()> {
-        match node.op {
+        match &*node.op.clone() {
             "Conv" => self.layer(node, StaticKind::Conv),
+            "Gemm" if is_plain(&node) => self.layer(node, StaticKind::Gemm),
+            "Pad" if !self.pads_zeros(&node) => self.float(node),
             "MatMul" => match self.linear_kind(&node) {
                 Some(kind) => self.layer(node, kind),
                 None => self.float(node),
@@ -145,12 +146,17 @@ impl QuantizedNodes<'_> {
     /// Adds a layer with int8 weights.
     fn layer(&mut self, mut node: OnnxNode, kind: StaticKind) -> Result<()> {
         let Some(weight) = weight_of(&self.weights, node.inputs.get(1)) else { return self.float(node) };
+        let bias = node.inputs.get(2).filter(|name| !name.is_empty());
+        let (has_bias, bias) = (bias.is_some(), weight_of(&self.weights, bias));
+        if has_bias && bias.is_none() || !self.has_value(&node.inputs[0]) {
+            return self.float(node);
+        }
         let input = self.input(&node.inputs[0])?;
-        let bias = weight_of(&self.weights, node.inputs.get(2));
         let norm = self.norms.get(&weight).filter(|_| kind == StaticKind::Conv).cloned();
-        if kind == StaticKind::Gemm {
-            node.op = "Gemm";
-            node.attributes = vec![("transB", OnnxAttribute::Int(1))];
+        if kind == StaticKind::Gemm && node.op != "Gemm" {
+            node.carried = None;
+            node.op = "Gemm".into();
+            node.attributes = vec![("transB".into(), OnnxAttribute::Int(1))];
         }
         self.layers.push(StaticLayer { kind, weight, bias, norm, input, node: self.nodes.len() });
         let id = self.ids.get(&node.outputs[0]).copied();
@@ -168,10 +174,16 @@ impl QuantizedNodes<'_> {
         }
     }
 
-    /// Returns the operator of a linear layer: none if its matrix is no transposed weight.
+    /// Returns the operator of a linear layer: none if its matrix is no weight `[in, out]` of the model.
     fn linear_kind(&self, node: &OnnxNode) -> Option<StaticKind> {
         let weight = self.weights.get(node.inputs.get(1)?)?;
-        (weight.bytes == WeightBytes::TransposedFloats).then_some(())?;
+        let own = &self.network.graph.weights[weight.weight.0];
+        let is_by_input = match weight.bytes {
+            WeightBytes::TransposedFloats => true,
+            WeightBytes::Stored => own.layout == OutputAxis::Last && own.shape.rank() == 2,
+            _ => false,
+        };
+        is_by_input.then_some(())?;
         let rank = *self.ranks.get(&node.inputs[0])?;
         self.ids.get(&node.inputs[0])?;
         Some(if rank == 2 { StaticKind::Gemm } else { StaticKind::MatMul })
@@ -216,6 +228,18 @@ impl QuantizedNodes<'_> {
             && !is_output(&self.network.model, &node.outputs[0])
             && self.ids.contains_key(&node.outputs[0])
             && (node.op == "Relu" || self.is_zero(node.inputs.get(1)))
+    }
+
+    /// Returns whether the graph computes a value, whose range can be observed.
+    fn has_value(&self, name: &str) -> bool {
+        self.places.contains_key(name) || self.ids.contains_key(name)
+    }
+
+    /// Returns whether a node pads with zeros.
+    fn pads_zeros(&self, node: &OnnxNode) -> bool {
+        let mode = node.attribute("mode");
+        let is_constant = mode.is_none_or(|mode| matches!(mode, OnnxAttribute::Text(name) if name == "constant"));
+        is_constant && node.inputs.get(2).is_none_or(|value| value.is_empty() || self.is_zero(Some(value)))
     }
 
     fn is_zero(&self, name: Option<&String>) -> bool {

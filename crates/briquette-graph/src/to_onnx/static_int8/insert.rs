@@ -2,18 +2,25 @@
 
 use super::names::is_output;
 use super::plan::{ActivationScale, LayerCodes, StaticKind, StaticLayer, StaticPlan};
+use crate::graph::Weight;
 use crate::to_onnx::{OnnxNetwork, OnnxWeight, WeightBytes};
+use briquette_core::OutputAxis;
 use briquette_formats::onnx_write::{OnnxAttribute, OnnxData, OnnxModel, OnnxNode, OnnxTensor, OnnxType};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Writes the quantized model.
-pub(super) fn insert(plan: StaticPlan, scales: &[ActivationScale], codes: &[LayerCodes]) -> OnnxNetwork {
+/// Writes the quantized model. Returns it with the names of the matrices of convolutions and `Gemm`.
+pub(super) fn insert(
+    plan: StaticPlan,
+    scales: &[ActivationScale],
+    codes: &[LayerCodes],
+) -> (OnnxNetwork, BTreeSet<String>) {
     let StaticPlan { mut network, values, layers, is_quantized } = plan;
     let nodes = std::mem::take(&mut network.model.nodes);
     let layers: BTreeMap<usize, (StaticLayer, &LayerCodes)> =
         layers.into_iter().zip(codes).map(|(layer, codes)| (layer.node, (layer, codes))).collect();
     let places = values.iter().enumerate().map(|(place, value)| (value.name.clone(), place)).collect();
-    let mut to = Insertion { network, places, is_float: values.iter().map(|value| value.is_float).collect(), scales };
+    let is_float = values.iter().map(|value| value.is_float).collect();
+    let mut to = Insertion { network, places, is_float, scales, matrices: BTreeSet::new() };
     let given: Vec<String> = to.network.model.inputs.iter().map(|input| input.name.clone()).collect();
     given.iter().for_each(|name| to.pair(name, name));
     for (at, mut node) in nodes.into_iter().enumerate() {
@@ -29,7 +36,7 @@ pub(super) fn insert(plan: StaticPlan, scales: &[ActivationScale], codes: &[Laye
         }
         to.node(node);
     }
-    to.network
+    (to.network, to.matrices)
 }
 
 struct Insertion<'a> {
@@ -38,6 +45,8 @@ struct Insertion<'a> {
     places: BTreeMap<String, usize>,
     is_float: Vec<bool>,
     scales: &'a [ActivationScale],
+    /// The names of the matrices of convolutions and `Gemm`.
+    matrices: BTreeSet<String>,
 }
 
 fn dequantized(name: &str) -> String {
@@ -56,8 +65,7 @@ impl Insertion<'_> {
 
     fn push(&mut self, op: &'static str, inputs: Vec<String>, output: String, axis: Option<i64>) {
         let attributes = axis.map(|axis| ("axis", OnnxAttribute::Int(axis))).into_iter().collect();
-        let node = OnnxNode { name: output.clone(), op, domain: "", inputs, outputs: vec![output], attributes };
-        self.model().nodes.push(node);
+        self.model().nodes.push(OnnxNode::new(("", op), inputs, vec![output], attributes));
     }
 
     /// Adds a node, and the pair after it. An output of the model that is quantized keeps its name after the pair.
@@ -90,7 +98,7 @@ impl Insertion<'_> {
     /// Adds the codes of a layer's weight and bias, and reads them in its node.
     fn layer(&mut self, node: &mut OnnxNode, layer: &StaticLayer, codes: &LayerCodes) {
         let weight = &self.network.graph.weights[layer.weight.0];
-        let (own, mut shape, n_out) = (weight.name.clone(), weight.shape.0.clone(), codes.scales.len());
+        let (own, mut shape, n_out) = (weight.name.clone(), outputs_first(weight), codes.scales.len());
         // Layers that share a weight have codes of their own.
         let count = self.network.weights.len();
         let own = if self.has_tensor(&format!("{own}.codes")) { format!("{own}.{count}") } else { own };
@@ -109,8 +117,9 @@ impl Insertion<'_> {
         let zero = self.inline(format!("{own}.zero_point"), OnnxType::I8, vec![n_out], vec![0; n_out]);
         let matrix = format!("{own}.dequantized");
         self.push("DequantizeLinear", vec![name, scale, zero], matrix.clone(), Some(axis));
-        node.inputs[1] = matrix;
+        node.inputs[1].clone_from(&matrix);
         if layer.kind != StaticKind::MatMul {
+            self.matrices.insert(matrix);
             node.inputs.truncate(2);
             let bias = self.bias(&own, layer, codes);
             node.inputs.push(bias);
@@ -132,6 +141,15 @@ impl Insertion<'_> {
     fn has_tensor(&self, name: &str) -> bool {
         self.network.model.tensors.iter().any(|tensor| tensor.name == name)
     }
+}
+
+/// The shape of a weight with its outputs as the first axis.
+pub fn outputs_first(weight: &Weight) -> Vec<usize> {
+    let mut shape = weight.shape.0.clone();
+    if weight.layout == OutputAxis::Last {
+        shape.reverse();
+    }
+    shape
 }
 
 fn floats(values: &[f32]) -> Vec<u8> {

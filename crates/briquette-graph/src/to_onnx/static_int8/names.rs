@@ -2,7 +2,7 @@
 
 use crate::graph::WeightId;
 use crate::to_onnx::{OnnxNetwork, OnnxWeight};
-use briquette_formats::onnx_write::{OnnxData, OnnxModel};
+use briquette_formats::onnx_write::{OnnxData, OnnxModel, OnnxNode};
 use std::collections::BTreeMap;
 
 /// The number of readers of each value. An output of the model has one more.
@@ -12,7 +12,7 @@ impl Readers {
     pub(super) fn of(model: &OnnxModel) -> Self {
         let mut found: BTreeMap<String, usize> = BTreeMap::new();
         let outputs = model.outputs.iter().map(|output| &output.name);
-        for name in model.nodes.iter().flat_map(|node| &node.inputs).chain(outputs) {
+        for name in model.nodes.iter().flat_map(OnnxNode::uses).chain(outputs) {
             *found.entry(name.clone()).or_default() += 1;
         }
         Self(found)
@@ -30,10 +30,10 @@ pub(super) fn is_output(model: &OnnxModel, name: &str) -> bool {
 }
 
 /// Returns the weight of each streamed tensor, by name.
-pub(super) fn weights_by_name(network: &OnnxNetwork) -> BTreeMap<String, OnnxWeight> {
+pub(in crate::to_onnx) fn weights_by_name(network: &OnnxNetwork) -> BTreeMap<String, OnnxWeight> {
     let weight = |tensor: &briquette_formats::onnx_write::OnnxTensor| match tensor.data {
         OnnxData::Streamed(index) => Some((tensor.name.clone(), network.weights[index])),
-        OnnxData::Inline(_) => None,
+        OnnxData::Inline(_) | OnnxData::Encoded(_) => None,
     };
     network.model.tensors.iter().filter_map(weight).collect()
 }

@@ -1,12 +1,12 @@
 //! Removes tensors that no operator reads.
 
 use crate::to_onnx::OnnxNetwork;
-use briquette_formats::onnx_write::OnnxData;
+use briquette_formats::onnx_write::{OnnxData, OnnxNode};
 use std::collections::BTreeSet;
 
 /// Returns the network without unused tensors and their weights.
-pub(super) fn without_unused(mut network: OnnxNetwork) -> OnnxNetwork {
-    let used: BTreeSet<&String> = network.model.nodes.iter().flat_map(|node| &node.inputs).collect();
+pub(in crate::to_onnx) fn without_unused(mut network: OnnxNetwork) -> OnnxNetwork {
+    let used: BTreeSet<&String> = network.model.nodes.iter().flat_map(OnnxNode::uses).collect();
     let mut tensors = std::mem::take(&mut network.model.tensors);
     tensors.retain(|tensor| used.contains(&tensor.name));
     let mut weights = Vec::new();

@@ -3,11 +3,11 @@
 use super::layer::{FoldedLayer, InputChannels, codes_of, quantized};
 use super::observe::{ObservedRanges, observed};
 use super::{StaticFigures, StaticInt8};
-use crate::onnx::pack::transposed;
+use crate::onnx::pack::{transposed, transposed_values};
 use crate::onnx::weight_values::{CodeSource, WeightValues};
-use briquette_core::Result;
+use briquette_core::{OutputAxis, Result};
 use briquette_formats::Checkpoint;
-use briquette_graph::to_onnx::static_int8::{LayerCodes, StaticLayer, StaticPlan, finish};
+use briquette_graph::to_onnx::static_int8::{LayerCodes, StaticLayer, StaticPlan, finish, outputs_first};
 use briquette_graph::to_onnx::{OnnxNetwork, WeightBytes};
 use briquette_graph::{Graph, WeightId};
 use briquette_writer::RunOptions;
@@ -55,7 +55,7 @@ impl StaticLayers<'_> {
         let weight = &self.graph.weights[layer.weight.0];
         let folded = self.folded(layer)?;
         let known = self.layers.get(&weight.name).map(|(_, scales)| scales.clone());
-        let codes = codes_of(&folded, &weight.shape.0, scale, input, (self.max_code, known.as_deref()));
+        let codes = codes_of(&folded, &outputs_first(weight), scale, input, (self.max_code, known.as_deref()));
         self.layers.entry(weight.name.clone()).or_insert_with(|| (layer.clone(), codes.scales.clone()));
         Ok(codes)
     }
@@ -64,15 +64,16 @@ impl StaticLayers<'_> {
     fn folded(&self, layer: &StaticLayer) -> Result<FoldedLayer> {
         let read = |id: WeightId| self.weights.read(&self.graph.weights[id.0].name);
         let bias = layer.bias.map(read).transpose()?;
-        let plain = FoldedLayer::new(read(layer.weight)?, bias, self.n_outputs(layer));
+        let own = &self.graph.weights[layer.weight.0];
+        let weight = match own.layout {
+            OutputAxis::Last => transposed_values(&read(layer.weight)?, &own.shape.0),
+            _ => read(layer.weight)?,
+        };
+        let plain = FoldedLayer::new(weight, bias, outputs_first(own).first().copied().unwrap_or(0));
         let Some(norm) = &layer.norm else { return Ok(plain) };
         let [weight, bias, mean, variance] = norm.norm.map(read);
         let found = plain.with_norm([&weight?, &bias?, &mean?, &variance?], norm.eps);
         found.map_err(|error| error.at(&norm.name))
-    }
-
-    fn n_outputs(&self, layer: &StaticLayer) -> usize {
-        self.graph.weights[layer.weight.0].shape.0.first().copied().unwrap_or(0)
     }
 }
 

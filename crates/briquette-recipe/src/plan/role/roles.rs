@@ -13,6 +13,7 @@ use briquette_core::{OutputAxis, Result};
 use briquette_core::{Role, RoleRule};
 use briquette_formats::model_config::ModelFamily;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, WeightLayout};
+use briquette_graph::Graph;
 use briquette_writer::known::{Known, Reason};
 use std::collections::HashMap;
 
@@ -56,6 +57,12 @@ impl<'a> RoleContext<'a> {
         let by_names = Self::new(checkpoint.tensors(), ModelFamily::of(checkpoint)?, layout, rules);
         let by_graph = topology.graph().map(|graph| graph::known(graph, layout)).unwrap_or_default();
         Ok(Self { by_graph, ..by_names })
+    }
+
+    /// Adds the roles that a graph of these tensors shows.
+    #[must_use]
+    pub fn with_graph(self, graph: &Graph) -> Self {
+        Self { by_graph: graph::known(graph, self.layout), ..self }
     }
 
     /// Returns whether the graph of the network shows the role of a tensor.

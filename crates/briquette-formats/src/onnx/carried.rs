@@ -1,0 +1,255 @@
+//! A model of a file for writing: weights are streamed from elsewhere, and everything else is carried as it is.
+
+use super::fields::FieldReader;
+use super::graph::{AttributeValue, Node, OnnxGraph};
+use super::model::Model;
+use super::network::NetworkCopy;
+use super::skeleton::constant;
+use super::tensor::{Tensor, TensorData, string_pair};
+use super::wire::WireValue;
+use crate::InputFile;
+use crate::onnx_write::{
+    CarriedModel, CarriedNode, OnnxAttribute, OnnxData, OnnxModel, OnnxNode, OnnxTensor, OnnxType, OnnxValue,
+    WireMessage,
+};
+use briquette_core::{Error, Result, Shape};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The keys of metadata that a written model gets anew begin so.
+const OUR_KEYS: &str = "briquette.";
+/// Tensors of at most this many elements are in memory, so that shapes and bounds of ranges are known.
+const MAX_ELEMENTS: usize = 64;
+
+/// A weight whose elements come from elsewhere: its index there, its type and its shape.
+pub type StreamedWeight = (usize, OnnxType, Shape);
+
+/// Reads a model for writing. `weights` are the tensors whose elements are streamed, by name.
+///
+/// Constants among the weights become initializers. Elements of external files that are no weights move into the model.
+///
+/// # Errors
+/// - Input: the model is damaged, or what it has beside weights is too large.
+/// - Io: a file cannot be read.
+pub fn carried_model(file: &InputFile, weights: &BTreeMap<String, StreamedWeight>) -> Result<OnnxModel> {
+    let model = Model::read(file)?;
+    let mut found = OnnxModel { opset: model.opset(), name: model.graph.name.clone(), ..OnnxModel::default() };
+    let mut carried = CarriedModel { ir_version: model.ir_version.cast_signed(), ..CarriedModel::default() };
+    carried.domains =
+        model.opsets.iter().filter(|(domain, _)| !domain.is_empty()).map(|(d, v)| (d.clone(), *v)).collect();
+    let is_given = |name: &str| model.graph.initializers.iter().any(|tensor| tensor.name == name);
+    let mut reader = CarriedReader { copy: NetworkCopy::new(file), weights, found: &mut found, carried: &mut carried };
+    reader.model(&is_given)?;
+    found.carried = Some(carried);
+    Ok(found)
+}
+
+struct CarriedReader<'a, 'b> {
+    copy: NetworkCopy<'a>,
+    weights: &'b BTreeMap<String, StreamedWeight>,
+    found: &'b mut OnnxModel,
+    carried: &'b mut CarriedModel,
+}
+
+impl CarriedReader<'_, '_> {
+    fn model(&mut self, is_given: &dyn Fn(&str) -> bool) -> Result<()> {
+        let (mut rest, mut fields) = (self.copy.from.wire.whole(), WireMessage::default());
+        loop {
+            let start = rest.start;
+            let Some(field) = self.copy.from.wire.field(&mut rest)? else { break };
+            match (field.number, field.value) {
+                (1 | 8, _) => {}
+                (7, WireValue::Span(span)) => self.graph(span, is_given)?,
+                (14, WireValue::Span(span)) => {
+                    let pair = string_pair(&mut self.copy.from, span)?;
+                    if !pair.0.starts_with(OUR_KEYS) {
+                        self.found.metadata.push(pair);
+                    }
+                }
+                _ => self.copy.raw(start..rest.start, &mut fields)?,
+            }
+        }
+        self.carried.fields = fields.bytes;
+        Ok(())
+    }
+
+    fn graph(&mut self, span: Range<u64>, is_given: &dyn Fn(&str) -> bool) -> Result<()> {
+        let (mut rest, mut fields) = (span, WireMessage::default());
+        loop {
+            let start = rest.start;
+            let Some(field) = self.copy.from.wire.field(&mut rest)? else { break };
+            let WireValue::Span(span) = field.value else {
+                self.copy.raw(start..rest.start, &mut fields)?;
+                continue;
+            };
+            match field.number {
+                1 => self.node(span)?,
+                2 => {}
+                5 => self.tensor(span)?,
+                11..=13 => self.value(field.number, span, is_given)?,
+                _ => self.copy.raw(start..rest.start, &mut fields)?,
+            }
+        }
+        self.carried.graph_fields = fields.bytes;
+        Ok(())
+    }
+
+    /// Adds an input, an output, or the type of a value. Inputs with an initializer are left out: it is a constant.
+    fn value(&mut self, field: u32, span: Range<u64>, is_given: &dyn Fn(&str) -> bool) -> Result<()> {
+        let name = self.first_text(span.clone())?;
+        let mut message = WireMessage::default();
+        self.copy.raw(span, &mut message)?;
+        let value = |name| OnnxValue {
+            encoded: Some(message.bytes.clone()),
+            ..OnnxValue::new(name, OnnxType::F32, Vec::new())
+        };
+        match field {
+            11 if is_given(&name) => {}
+            11 => self.found.inputs.push(value(name)),
+            12 => self.found.outputs.push(value(name)),
+            _ => self.carried.values.push((name, message.bytes)),
+        }
+        Ok(())
+    }
+
+    fn tensor(&mut self, span: Range<u64>) -> Result<()> {
+        let tensor = Tensor::read(&mut self.copy.from, span.clone())?;
+        if self.streamed(&tensor.name) {
+            return Ok(());
+        }
+        let dtype = OnnxType::numbered(tensor.data_type);
+        let is_small = dtype.is_some() && tensor.n_elements().is_some_and(|n| n <= MAX_ELEMENTS);
+        let data = match (&tensor.data, dtype) {
+            (TensorData::Span(place), _) if is_small => {
+                let mut bytes = WireMessage::default();
+                self.copy.raw(place.clone(), &mut bytes)?;
+                OnnxData::Inline(bytes.bytes)
+            }
+            (TensorData::Varints(_), Some(OnnxType::I64)) if is_small => {
+                let constant = tensor.constant(self.copy.file, MAX_ELEMENTS)?;
+                let values = constant.map(|constant| constant.values).unwrap_or_default();
+                OnnxData::Inline(values.into_iter().flat_map(|value| (value as i64).to_le_bytes()).collect())
+            }
+            _ => OnnxData::Encoded(self.copy.whole_tensor(span, &tensor)?),
+        };
+        let dtype = dtype.unwrap_or(OnnxType::F32);
+        self.found.tensors.push(OnnxTensor { name: tensor.name, dtype, shape: tensor.shape, data });
+        Ok(())
+    }
+
+    /// Adds a weight that comes from elsewhere; returns whether it is one.
+    fn streamed(&mut self, name: &str) -> bool {
+        let Some((index, dtype, shape)) = self.weights.get(name) else { return false };
+        let (data, shape) = (OnnxData::Streamed(*index), shape.0.clone());
+        self.found.tensors.push(OnnxTensor { name: name.into(), dtype: *dtype, shape, data });
+        true
+    }
+
+    fn node(&mut self, span: Range<u64>) -> Result<()> {
+        let node = Node::read(&mut self.copy.from, span.clone(), 0)?;
+        if let Some((name, _)) = constant(&node)
+            && self.streamed(name)
+        {
+            return Ok(());
+        }
+        let mut carried = CarriedNode::default();
+        node.attributes.iter().for_each(|attribute| names_inside(&attribute.value, &mut carried.inner));
+        self.fields_of_node(span, &mut carried)?;
+        let mut attributes = Vec::new();
+        for attribute in &node.attributes {
+            if let Some(value) = self.described(&attribute.value)? {
+                attributes.push((Cow::from(attribute.name.clone()), value));
+            }
+        }
+        self.found.nodes.push(OnnxNode {
+            attributes,
+            name: node.name,
+            op: node.op_type.into(),
+            domain: node.domain.into(),
+            inputs: node.inputs,
+            outputs: node.outputs,
+            carried: Some(carried),
+        });
+        Ok(())
+    }
+
+    /// Keeps the fields of a node beside the names of its inputs and outputs.
+    fn fields_of_node(&mut self, span: Range<u64>, found: &mut CarriedNode) -> Result<()> {
+        let (mut rest, mut before, mut after) = (span, WireMessage::default(), WireMessage::default());
+        loop {
+            let start = rest.start;
+            let Some(field) = self.copy.from.wire.field(&mut rest)? else { break };
+            match (field.number, field.value) {
+                (1 | 2, _) => {}
+                (5, WireValue::Span(span)) => {
+                    let name = self.first_text(span.clone())?;
+                    found.attributes.push((name, self.copy.whole_attribute(span)?));
+                }
+                _ if found.attributes.is_empty() => self.copy.raw(start..rest.start, &mut before)?,
+                _ => self.copy.raw(start..rest.start, &mut after)?,
+            }
+        }
+        (found.before, found.after) = (before.bytes, after.bytes);
+        Ok(())
+    }
+
+    /// The first field of a message as text: the name of an attribute or value.
+    fn first_text(&mut self, span: Range<u64>) -> Result<String> {
+        let (mut rest, mut name) = (span, String::new());
+        while let Some(field) = self.copy.from.wire.field(&mut rest)? {
+            if let (1, WireValue::Span(span)) = (field.number, field.value) {
+                name = self.copy.from.text(&span)?;
+            }
+        }
+        Ok(name)
+    }
+
+    fn described(&self, value: &AttributeValue) -> Result<Option<OnnxAttribute>> {
+        Ok(Some(match value {
+            AttributeValue::Float(value) => OnnxAttribute::Float(*value),
+            AttributeValue::Int(value) => OnnxAttribute::Int(*value),
+            AttributeValue::Ints(values) => OnnxAttribute::Ints(values.clone()),
+            AttributeValue::Tensor(tensor) => match tensor.constant(self.copy.file, MAX_ELEMENTS)? {
+                Some(constant) => OnnxAttribute::Elements(constant.values),
+                None => return Ok(None),
+            },
+            AttributeValue::Bytes(bytes) => match String::from_utf8(bytes.clone()) {
+                Ok(text) => OnnxAttribute::Text(text.into()),
+                Err(_) => return Ok(None),
+            },
+            _ => return Ok(None),
+        }))
+    }
+}
+
+/// Adds the names that the graphs of an attribute use.
+fn names_inside(value: &AttributeValue, found: &mut Vec<String>) {
+    let AttributeValue::Graph(graph) = value else { return };
+    let OnnxGraph { nodes, outputs, .. } = &**graph;
+    found.extend(outputs.iter().map(|output| output.name.clone()));
+    for node in nodes {
+        found.extend(node.inputs.iter().filter(|name| !name.is_empty()).cloned());
+        node.attributes.iter().for_each(|attribute| names_inside(&attribute.value, found));
+    }
+}
+
+impl<'a> NetworkCopy<'a> {
+    /// A copy that leaves nothing out.
+    fn new(file: &'a InputFile) -> Self {
+        Self {
+            file,
+            from: FieldReader::new(file),
+            weights: Default::default(),
+            left: super::network::MAX_NETWORK_BYTES,
+        }
+    }
+}
+
+/// The error of a model whose parts beside weights are too large.
+pub(super) fn too_large() -> Error {
+    let limit = super::network::MAX_NETWORK_BYTES >> 20;
+    Error::input(format!(
+        "found more than {limit} MiB beside weights, expected less; store values as float initializers"
+    ))
+}

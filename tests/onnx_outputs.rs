@@ -1,0 +1,165 @@
+//! ONNX models whose weights are in our own format: they run, are trained, lose channels, and become ONNX again with codes.
+#![cfg(feature = "model")]
+
+use crate::sandbox::{Sandbox, copy, repository};
+use crate::weights::tensors_of;
+use briquette::formats::onnx::Model;
+use briquette::formats::{Checkpoint, InputFile, TensorSource};
+use serde_json::json;
+
+const DATA: &str = "digits-data.safetensors";
+
+/// The digits network as a checkpoint and as `n/model.onnx`, with its data.
+fn digits() -> Sandbox {
+    let sandbox = Sandbox::with("digits");
+    copy(&repository().join("fixtures").join(DATA), &sandbox.path(DATA));
+    sandbox.ok("export digits --to onnx -o n");
+    sandbox
+}
+
+/// The metrics of a model beside the digits checkpoint.
+fn metrics(sandbox: &Sandbox, model: &str) -> serde_json::Value {
+    sandbox.json(&format!("eval {model} --against digits --data {DATA}"))["metrics"].clone()
+}
+
+/// The weights of a model as bytes, by name; matrices `[in, out]` are named as their transposed weights.
+fn values(sandbox: &Sandbox, model: &str) -> Vec<(String, usize, f64)> {
+    let checkpoint = Checkpoint::open(&sandbox.path(model)).unwrap();
+    let mut found = Vec::new();
+    for (index, info) in checkpoint.tensors().iter().enumerate().filter(|(_, info)| info.dtype.is_weight()) {
+        let mut bytes = vec![0; info.n_bytes()];
+        checkpoint.read(index, 0, &mut bytes).unwrap();
+        let values: Vec<f64> = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect();
+        let sum = values.iter().map(|value| value * value).sum();
+        found.push((info.name.replace(".transposed", ""), values.len(), sum));
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found
+}
+
+#[test]
+fn codes_of_an_onnx_model_run_as_those_of_its_checkpoint() {
+    let sandbox = digits();
+    sandbox.ok("compress n --quantize int8-dynamic --format briquette -o coded");
+    sandbox.ok("compress digits --quantize int8-dynamic -o expected");
+    assert!(sandbox.path("coded/network.onnx").exists());
+    sandbox.ok("verify coded");
+    let network = std::fs::metadata(sandbox.path("coded/network.onnx")).unwrap().len();
+    let whole = std::fs::metadata(sandbox.path("n/model.onnx")).unwrap().len();
+    assert!(network < whole / 20, "{network} of {whole} bytes");
+    assert_eq!(metrics(&sandbox, "coded"), metrics(&sandbox, "expected"));
+    // A file without its directory has the settings beside it.
+    sandbox.ok("compress n/model.onnx --prune 0.5 --format briquette -o pruned");
+    sandbox.ok("compress digits --prune 0.5 -o expected-pruned");
+    assert_eq!(metrics(&sandbox, "pruned"), metrics(&sandbox, "expected-pruned"));
+    // A damaged network is found when it is opened.
+    let path = sandbox.path("coded/network.onnx");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[40] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    sandbox.run(&format!("eval coded --data {DATA}")).assert_fails(4, &["network.onnx: found SHA-256"]);
+}
+
+#[test]
+fn codes_become_operators_of_integers_and_other_nodes_stay() {
+    let sandbox = digits();
+    sandbox.ok("compress n --quantize int8-dynamic --format briquette -o coded");
+    let found = sandbox.json("export coded --to onnx -o x");
+    assert_eq!(found["weights"], json!({ "float": 14, "int8-dynamic": 2 }));
+    sandbox.ok("verify x");
+    let ops = |path: &str| -> Vec<String> {
+        let file = InputFile::open(&sandbox.path(path)).unwrap();
+        Model::read(&file).unwrap().graph.nodes.into_iter().map(|node| node.op_type).collect()
+    };
+    let (before, after) = (ops("n/model.onnx"), ops("x/model.onnx"));
+    assert_eq!(before.iter().filter(|op| *op == "MatMul").count(), 2);
+    assert_eq!(after.iter().filter(|op| *op == "MatMulInteger").count(), 2);
+    let kept = |ops: &[String]| ops.iter().filter(|op| ["Conv", "Relu", "MaxPool"].contains(&op.as_str())).count();
+    assert_eq!(kept(&before), kept(&after));
+    let found = sandbox.json("export n --to onnx --quantize int8-dynamic -o y");
+    assert_eq!(found["weights"], json!({ "float": 14, "int8-dynamic": 2 }));
+    sandbox.ok("compress n --quantize int4-g16 --format briquette -o small");
+    assert_eq!(sandbox.json("export small --to onnx -o z")["weights"], json!({ "blocks": 2, "float": 14 }));
+    sandbox
+        .run("export small --to onnx --operators standard -o w")
+        .assert_fails(2, &["found opset 13, expected 21 or more"]);
+    sandbox.ok("compress digits --quantize int4-g16 -o own");
+    let found = sandbox.json("export own --to onnx --operators standard -o w");
+    assert_eq!((&found["opset"], &found["weights"]["blocks"]), (&json!(21), &json!(2)));
+    sandbox.ok("verify w");
+}
+
+#[test]
+fn static_codes_of_an_onnx_model_are_those_of_its_checkpoint() {
+    let sandbox = digits();
+    for (model, out) in [("digits", "a"), ("n/model.onnx", "b")] {
+        sandbox.ok(&format!("export {model} --to onnx --quantize int8-static --data {DATA} --samples 40 -o {out}"));
+        sandbox.ok(&format!("verify {out}"));
+    }
+    let tensors = |model: &str| {
+        let checkpoint = Checkpoint::open(&sandbox.path(&format!("{model}/model.onnx"))).unwrap();
+        let read = |(index, info): (usize, &briquette::formats::TensorInfo)| {
+            let mut bytes = vec![0; info.n_bytes()];
+            checkpoint.read(index, 0, &mut bytes).unwrap();
+            (info.name.replace(".transposed", ""), bytes)
+        };
+        let found = checkpoint.tensors().iter().enumerate().map(read);
+        found.filter(|(name, _)| name.ends_with(".codes") || name.ends_with("/scale")).collect::<Vec<_>>()
+    };
+    let (mut a, mut b) = (tensors("a"), tensors("b"));
+    a.sort();
+    b.sort();
+    assert!(a.len() > 8, "{}", a.len());
+    assert_eq!(a, b);
+}
+
+#[test]
+fn a_shrunk_onnx_model_is_the_shrunk_checkpoint() {
+    let sandbox = digits();
+    sandbox.ok("compress n/model.onnx --shrink 0.4 -o a");
+    sandbox.ok("compress digits --shrink 0.4 -o b");
+    assert_eq!(metrics(&sandbox, "a"), metrics(&sandbox, "b"));
+    let is_near = |(a, b): (&(String, usize, f64), &(String, usize, f64))| {
+        (&a.0, a.1) == (&b.0, b.1) && (a.2 - b.2).abs() <= 1e-6 * b.2.abs()
+    };
+    let (a, b) = (values(&sandbox, "a"), values(&sandbox, "b"));
+    assert!(a.len() == b.len() && a.iter().zip(&b).all(is_near), "{a:?} {b:?}");
+    sandbox.ok("export a --to onnx -o c");
+    sandbox.ok("verify c");
+    assert_eq!(metrics(&sandbox, "c"), metrics(&sandbox, "a"));
+    sandbox.run("compress n --fold batch-norm -o d").assert_fails(2, &["found an ONNX model"]);
+}
+
+#[test]
+fn an_onnx_model_is_distilled_and_its_zeros_stay() {
+    let sandbox = digits();
+    let recipe = |model: &str, out: &str| {
+        format!(
+            "[model]\npath = {model:?}\n[output]\npath = {out:?}\n[data]\ntrain = {DATA:?}\n[memory]\nbatch_size = 64\n\
+             [[stage]]\nkind = \"prune\"\nsparsity = 0.6\n\
+             [[stage]]\nkind = \"distill\"\nloss = [{{ kind = \"logits\" }}]\nepochs = 1\nlearning_rate = 1e-3\n"
+        )
+    };
+    sandbox.write("a.toml", recipe("n/model.onnx", "a"));
+    sandbox.write("b.toml", recipe("digits", "b"));
+    sandbox.ok("run a.toml --device cpu --quiet");
+    sandbox.ok("run b.toml --device cpu --quiet");
+    sandbox.ok("verify a");
+    let zeros = |model: &str| {
+        let found = tensors_of(&sandbox.path(&format!("{model}/model.safetensors")));
+        let of = |name: &str| found[name].bytes.as_chunks::<4>().0.iter().filter(|bytes| **bytes == [0; 4]).count();
+        ["conv2.weight", if model == "da" { "fc1.weight.transposed" } else { "fc1.weight" }].map(of)
+    };
+    sandbox.ok("export a --to dense -o da");
+    sandbox.ok("export b --to dense -o db");
+    assert_eq!(zeros("da"), zeros("db"));
+    assert!(zeros("da")[1] > 20_000, "{:?}", zeros("da"));
+    let accuracy = |model: &str| metrics(&sandbox, model)["accuracy"].as_f64().unwrap();
+    assert!((accuracy("a") - accuracy("b")).abs() < 0.02, "{} {}", accuracy("a"), accuracy("b"));
+    sandbox.write(
+        "c.toml",
+        recipe("n", "c")
+            .replace("[[stage]]\nkind = \"distill\"", "[[stage]]\nkind = \"distill\"\nstudent = { hidden_size = 8 }"),
+    );
+    sandbox.run("run c.toml").assert_fails(2, &["student", "ONNX"]);
+}
