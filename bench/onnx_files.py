@@ -7,21 +7,27 @@ usage: onnx_files.py export DIR [NAME ...]
 `export` writes DIR/NAME.EXPORTER.onnx. It needs bench/peers/requirements.txt, torchvision and onnxscript.
 `-dynamic` in the name of an exporter means that the batch size, and the length of texts, are free. If models/minilm
 exists, MiniLM has its weights.
-`check` needs onnx and onnxruntime. It prunes each file, runs the original and the output, and prints for each file:
+`check` needs numpy, safetensors, onnx and onnxruntime. It prunes each file, runs the original and the output, and prints for each file:
 whether unchanged files are byte-identical, the share of zeros, the largest difference to onnxruntime of a model whose initializers
-were pruned by hand, and the parameters left after removing half of each coupling group. Exit code 1 if a file fails.
+were pruned by hand, the parameters left after removing half of each coupling group, the file without these units as onnxruntime
+runs it, and the cosine of the outputs with int8 codes: dynamic for linear layers, static for convolutions. Exit code 1 if a file fails.
 """
 
 import argparse
 import contextlib
 import io
 import json
+import math
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
+
+import numpy
+import safetensors.numpy
 
 IMAGE = (2, 3, 224, 224)
 EXPORTERS = ("legacy", "dynamo", "legacy-dynamic", "dynamo-dynamic")
@@ -157,7 +163,6 @@ def export(directory, names):
 
 def outputs(path):
     """Runs a file in onnxruntime on fixed random inputs."""
-    import numpy
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -192,9 +197,53 @@ def run(briquette, *words):
     return found.stdout
 
 
+def parameters(path):
+    """Returns the number of elements of a file's float tensors."""
+    import onnx
+
+    return sum(math.prod(tensor.dims) for tensor in onnx.load(str(path)).graph.initializer if tensor.data_type == 1)
+
+
+def shrunk(briquette, path, work):
+    """Removes half of each group of units, and runs the result. Returns a text."""
+    import onnx
+
+    start = time.monotonic()
+    run(briquette, "compress", path, "--shrink", "0.5", "-o", work / "small")
+    seconds = time.monotonic() - start
+    run(briquette, "export", work / "small", "--to", "onnx", "-o", work / "small-onnx")
+    made = work / "small-onnx" / "model.onnx"
+    onnx.checker.check_model(str(made), full_check=True)
+    if not all(numpy.isfinite(one).all() for one in outputs(made)):
+        raise RuntimeError("outputs of the smaller network are not finite")
+    return f"50 % of units removed in {seconds:.1f} s, parameters {parameters(made) / parameters(path):.3f}"
+
+
+def coded(briquette, path, work):
+    """Quantizes a file by both schemes. Returns the cosines of its outputs."""
+    import onnx
+
+    images = work / "images.safetensors"
+    blocks = numpy.random.default_rng(1).standard_normal((32, 3, 28, 28), "float32")
+    safetensors.numpy.save_file({"images": blocks.repeat(8, 2).repeat(8, 3), "labels": numpy.zeros(32, "int64")}, images)
+    expected, texts = outputs(path), []
+    for scheme, flags in (("int8-dynamic", []), ("int8-static", ["--data", images, "--samples", "16"])):
+        out = work / scheme
+        done = subprocess.run([briquette, "export", path, "--to", "onnx", "--quantize", scheme, *flags, "-o", out], capture_output=True, text=True)
+        if done.returncode != 0:
+            texts.append(f"{scheme} refused")
+            continue
+        onnx.checker.check_model(str(out / "model.onnx"), full_check=True)
+        found = outputs(out / "model.onnx")
+        pairs = [(a.ravel().astype("float64"), b.ravel().astype("float64")) for a, b in zip(expected, found)]
+        cosine = min(float(a @ b / numpy.linalg.norm(a) / numpy.linalg.norm(b)) for a, b in pairs)
+        size = (out / "model.onnx").stat().st_size / path.stat().st_size
+        texts.append(f"{scheme} cosine {cosine:.5f} at {size:.2f} of the bytes")
+    return ", ".join(texts)
+
+
 def check(briquette, path, work):
     """Prunes one file and runs the output."""
-    import numpy
     import onnx
 
     unchanged, pruned = work / "unchanged", work / "pruned"
@@ -214,7 +263,8 @@ def check(briquette, path, work):
     is_good = is_same and is_finite and ours == by_onnx
     left = coupling["n_left_at_half"] / max(1, coupling["n_parameters"])
     text = f"identical {is_same}, same structure {ours == by_onnx}, zeros {share:.3f}, outputs moved {changed:.3g}"
-    print(f"{path.name}: {text}, groups {len(coupling['groups'])}, parameters left at 50 % {left:.3f}", flush=True)
+    text = f"{text}, groups {len(coupling['groups'])}, parameters left at 50 % {left:.3f}"
+    print(f"{path.name}: {text}; {shrunk(briquette, path, work)}; {coded(briquette, path, work)}", flush=True)
     return is_good
 
 

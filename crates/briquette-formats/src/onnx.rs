@@ -8,6 +8,7 @@
 
 mod carried;
 mod constants;
+mod copy;
 mod external;
 mod fields;
 mod graph;
@@ -19,9 +20,10 @@ mod wire;
 
 pub use carried::{StreamedWeight, carried_model};
 pub use constants::Constant;
+pub use copy::MAX_NETWORK_BYTES;
 pub use graph::{Attribute, AttributeValue, Dim, Node, OnnxGraph, ValueInfo};
 pub use model::{Model, OnnxFunction};
-pub use network::{MAX_NETWORK_BYTES, NETWORK_FILE, network_of};
+pub use network::{NETWORK_FILE, network_of};
 pub(crate) use skeleton::tensors_of;
 pub use skeleton::{FILE_NAME, Skeleton, SkeletonFile};
 pub use tensor::{Tensor, TensorData};

@@ -10,6 +10,7 @@ mod check;
 mod encode;
 mod message;
 mod model;
+mod node_edit;
 mod walk;
 mod write;
 

@@ -257,11 +257,15 @@ fn other_zip_archives_are_recognized_with_a_remedy() {
     let path = dir.path().join("m.whl");
     /// Entries, and a phrase of the error.
     type Case<'a> = (&'a [(&'a str, &'a [u8])], &'a str);
-    let cases: [Case; 5] = [
+    let cases: [Case; 6] = [
         (&[("m/__init__.py", b""), ("m/data/w.pth", b"x"), ("m-1.dist-info/WHEEL", b"")], "found a Python wheel"),
         (&[("m/data/w.pth", b"x"), ("m-1.dist-info/WHEEL", b"")], "such as \"m/data/w.pth\""),
         (&[("a.npy", b""), ("b.npy", b"")], "NumPy arrays"),
         (&[("config.json", b"{}"), ("model.weights.h5", b"")], "Keras"),
+        (
+            &[("m/archive_format", b"pt2"), ("m/models/model.json", b"{}"), ("m/data/sample_inputs/model.pt", b"")],
+            "torch.export",
+        ),
         (&[("a/model.safetensors", b""), ("readme", b"")], "unzip it and use the weights inside, such as \"a/model"),
     ];
     for (entries, phrase) in cases {

@@ -3,8 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::{DType, Error};
-use briquette_formats::onnx::{AttributeValue, Dim, Model, Skeleton};
-use briquette_formats::{Checkpoint, InputFile, InputFormat, TensorSource};
+use briquette_formats::onnx::{
+    AttributeValue, Dim, Model, Skeleton, StreamedWeight, TensorData, carried_model, network_of,
+};
+use briquette_formats::onnx_write::{OnnxAttribute, OnnxType, encode_network};
+use briquette_formats::{Checkpoint, InputFile, InputFormat, TensorInfo, TensorSource};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const FIXTURES: [&str; 3] = ["convolutions.onnx", "types.onnx", "external/perceptron.onnx"];
@@ -25,12 +29,32 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
 
-/// Opens a model and reads all of its tensors.
+/// The weights of a model, whose elements come from elsewhere.
+fn weights(checkpoint: &Checkpoint) -> BTreeMap<String, StreamedWeight> {
+    let weight = |(index, info): (usize, &TensorInfo)| {
+        let dtype = OnnxType::try_from(info.dtype).ok()?;
+        Some((info.name.to_string(), (index, dtype, (*info.shape).clone())))
+    };
+    checkpoint.tensors().iter().enumerate().filter_map(weight).collect()
+}
+
+/// A file with these bytes, in a directory of its own.
+fn model_of(bytes: &[u8]) -> Model {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("network.onnx");
+    std::fs::write(&path, bytes).unwrap();
+    Model::read(&InputFile::open(&path).unwrap()).unwrap()
+}
+
+/// Opens a model, reads all of its tensors, and copies its network.
 fn open_all(path: &Path) -> Result<Checkpoint, Error> {
     let checkpoint = Checkpoint::open(path)?;
     for (index, info) in checkpoint.tensors().iter().enumerate() {
         checkpoint.read(index, 0, &mut vec![0; info.n_bytes()])?;
     }
+    let file = InputFile::open(path)?;
+    network_of(&file)?;
+    carried_model(&file, &weights(&checkpoint))?;
     Ok(checkpoint)
 }
 
@@ -92,6 +116,66 @@ fn the_structure_of_a_model_is_read() {
     assert_eq!(values("u64.typed"), Some(vec![2_f64.powi(63)]));
     assert_eq!(values("f16.typed"), Some(vec![1.0, -2.0, 0.5, 4.0]));
     assert_eq!(values("text"), None);
+}
+
+#[test]
+fn a_network_has_everything_but_the_elements_of_weights() {
+    for name in FIXTURES {
+        let file = InputFile::open(&fixture(name)).unwrap();
+        let before = Model::read(&file).unwrap();
+        let bytes = network_of(&file).unwrap().unwrap();
+        let after = model_of(&bytes);
+        let operators = |model: &Model| -> Vec<(String, Vec<String>, Vec<String>)> {
+            let nodes = model.graph.nodes.iter().cloned();
+            nodes.map(|node| (node.op_type, node.inputs, node.outputs)).collect()
+        };
+        assert_eq!(operators(&before), operators(&after), "{name}");
+        assert_eq!((&before.metadata, &before.opsets), (&after.metadata, &after.opsets), "{name}");
+        assert_eq!(before.functions.len(), after.functions.len(), "{name}");
+        for (old, new) in before.graph.initializers.iter().zip(&after.graph.initializers) {
+            assert_eq!((&old.name, &old.shape, old.data_type), (&new.name, &new.shape, new.data_type), "{name}");
+            let is_large = old.n_elements().unwrap() > 64;
+            assert!(!matches!(new.data, TensorData::External { .. }), "{name}: {}", new.name);
+            assert!(!is_large || new.data == TensorData::Absent, "{name}: {}", new.name);
+        }
+    }
+    let path = fixture("convolutions.onnx");
+    let network = network_of(&InputFile::open(&path).unwrap()).unwrap().unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let large = checkpoint.tensors().iter().filter(|info| info.n_elements() > 64);
+    let (size, n_bytes) =
+        (std::fs::metadata(&path).unwrap().len() as usize, large.map(TensorInfo::n_bytes).sum::<usize>());
+    assert!(n_bytes > 0 && network.len() + n_bytes <= size, "{} and {n_bytes} of {size}", network.len());
+}
+
+#[test]
+fn a_carried_model_is_written_as_it_was() {
+    for name in FIXTURES {
+        let checkpoint = Checkpoint::open(&fixture(name)).unwrap();
+        let file = InputFile::open(&fixture(name)).unwrap();
+        let before = Model::read(&file).unwrap();
+        let mut carried = carried_model(&file, &weights(&checkpoint)).unwrap();
+        let after = model_of(&encode_network(&carried).unwrap());
+        assert_eq!(before.graph.nodes.len(), after.graph.nodes.len(), "{name}");
+        for (old, new) in before.graph.nodes.iter().zip(&after.graph.nodes) {
+            assert_eq!((&old.name, &old.op_type, &old.inputs), (&new.name, &new.op_type, &new.inputs), "{name}");
+            assert_eq!(old.attributes.len(), new.attributes.len(), "{name}: {}", old.name);
+        }
+        assert_eq!(
+            (&before.graph.inputs, &before.graph.outputs),
+            (&after.graph.inputs, &after.graph.outputs),
+            "{name}"
+        );
+        assert_eq!((before.functions, before.opsets), (after.functions, after.opsets), "{name}");
+        // A changed attribute takes the place of the old one.
+        let Some(node) = carried.nodes.iter_mut().find(|node| node.op == "Conv") else { continue };
+        node.set("group", OnnxAttribute::Int(7));
+        let own = node.name.clone();
+        let after = model_of(&encode_network(&carried).unwrap());
+        let node = after.graph.nodes.iter().find(|node| node.name == own && node.op_type == "Conv").unwrap();
+        assert_eq!(node.attribute("group"), Some(&AttributeValue::Int(7)));
+        assert_eq!(node.attributes.iter().filter(|attribute| attribute.name == "group").count(), 1);
+    }
 }
 
 /// The ends of the fields of the outermost message.

@@ -12,6 +12,7 @@ mod constant_math;
 mod einsum;
 mod element_wise;
 mod fold;
+mod imported;
 mod importer;
 mod input_shapes;
 mod inputs;
@@ -31,6 +32,7 @@ mod types;
 mod unknown;
 mod walk;
 
+pub use imported::ImportedGraph;
 pub use input_shapes::InputDims;
 pub use runnable::RunnableModel;
 
@@ -39,7 +41,7 @@ use crate::unused::remove_unused;
 use briquette_core::Result;
 use briquette_formats::InputFile;
 use briquette_formats::onnx::Model;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Builds and checks the graph of an ONNX file.
 ///
@@ -50,15 +52,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// - Io: a file cannot be read.
 pub fn import(file: &InputFile, dims: &InputDims) -> Result<Graph> {
     Ok(imported(file, &Model::read(file)?, dims, false)?.graph)
-}
-
-/// A graph, and the values that have a name in its file. Several names may have one value.
-#[derive(Debug, Clone)]
-pub struct ImportedGraph {
-    /// The graph.
-    pub graph: Graph,
-    /// The values that the graph computes, by their names in the file.
-    pub names: BTreeMap<String, ValueId>,
 }
 
 /// Like [`import`], with the names of values.

@@ -28,7 +28,7 @@ impl Graph {
     /// is computed over them ([`GroupKind::Width`](crate::coupling::GroupKind::Width)).
     ///
     /// # Errors
-    /// - Config: a group or unit does not exist, or nothing is left of an axis.
+    /// - Config: a group or unit does not exist, or nothing is left of an axis or of a part of it.
     /// - Bug: the smaller graph is not sound.
     pub fn without_units(&self, couplings: &Couplings, removed: &BTreeSet<UnitId>) -> Result<Shrunk> {
         let kept = self.kept(couplings, removed)?;
@@ -43,7 +43,11 @@ impl Graph {
         for node in &mut graph.nodes {
             ops::shrink(node, &cut).map_err(|error| error.at(format_args!("node {:?}", node.name)))?;
         }
-        let after = graph.lower().map_err(|error| Error::bug(format!("the smaller graph is not sound: {error}")))?;
+        let after = graph.lower().map_err(|error| {
+            Error::config(format!(
+                "nothing is left of a part of the network ({error}); remove less, or exclude its layers"
+            ))
+        })?;
         for (value, name) in graph.values.iter().enumerate() {
             let expected = cut.shape(ValueId(value));
             if after.shapes[value] != expected {

@@ -115,6 +115,12 @@ pub fn export(request: &OnnxRequest, options: &RunOptions) -> Result<OnnxExport>
     let inputs: Vec<&Path> = files.iter().map(|file| file.path()).chain([request.model.as_path()]).collect();
     let draft = Draft::create(&request.output, &inputs, options.force)?;
     let CodedNetwork { mut network, codes, calibration } = CodedNetwork::new(&checkpoint, request, options)?;
+    let is_coded = network.weights.iter().any(|weight| weight.bytes.is_codes());
+    if request.int8.is_some() && !is_coded {
+        let message =
+            "found no linear layer or table with a weight, expected one for int8-dynamic; use --quantize int8-static";
+        return Err(draft.explain(at_model(Error::config(message))));
+    }
     network.model.metadata.extend(metadata(&checkpoint, request)?);
     let reader = WeightReader::new(&checkpoint, &network, request.float, codes.as_deref())?;
     let written = fill(&draft, &checkpoint, &network, &reader, request, options);

@@ -8,6 +8,9 @@ mod edit;
 mod factorize;
 mod fold;
 mod headed;
+#[cfg(all(test, feature = "model"))]
+#[allow(clippy::unwrap_used)]
+mod masked_tests;
 mod network;
 mod network_edit;
 mod predicted;

@@ -1,9 +1,8 @@
 //! A model of a file for writing: weights are streamed from elsewhere, and everything else is carried as it is.
 
-use super::fields::FieldReader;
+use super::copy::NetworkCopy;
 use super::graph::{AttributeValue, Node, OnnxGraph};
 use super::model::Model;
-use super::network::NetworkCopy;
 use super::skeleton::constant;
 use super::tensor::{Tensor, TensorData, string_pair};
 use super::wire::WireValue;
@@ -12,9 +11,9 @@ use crate::onnx_write::{
     CarriedModel, CarriedNode, OnnxAttribute, OnnxData, OnnxModel, OnnxNode, OnnxTensor, OnnxType, OnnxValue,
     WireMessage,
 };
-use briquette_core::{Error, Result, Shape};
+use briquette_core::{Result, Shape};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// The keys of metadata that a written model gets anew begin so.
@@ -39,7 +38,12 @@ pub fn carried_model(file: &InputFile, weights: &BTreeMap<String, StreamedWeight
     carried.domains =
         model.opsets.iter().filter(|(domain, _)| !domain.is_empty()).map(|(d, v)| (d.clone(), *v)).collect();
     let is_given = |name: &str| model.graph.initializers.iter().any(|tensor| tensor.name == name);
-    let mut reader = CarriedReader { copy: NetworkCopy::new(file), weights, found: &mut found, carried: &mut carried };
+    let mut reader = CarriedReader {
+        copy: NetworkCopy::without(file, BTreeSet::new()),
+        weights,
+        found: &mut found,
+        carried: &mut carried,
+    };
     reader.model(&is_given)?;
     found.carried = Some(carried);
     Ok(found)
@@ -232,24 +236,4 @@ fn names_inside(value: &AttributeValue, found: &mut Vec<String>) {
         found.extend(node.inputs.iter().filter(|name| !name.is_empty()).cloned());
         node.attributes.iter().for_each(|attribute| names_inside(&attribute.value, found));
     }
-}
-
-impl<'a> NetworkCopy<'a> {
-    /// A copy that leaves nothing out.
-    fn new(file: &'a InputFile) -> Self {
-        Self {
-            file,
-            from: FieldReader::new(file),
-            weights: Default::default(),
-            left: super::network::MAX_NETWORK_BYTES,
-        }
-    }
-}
-
-/// The error of a model whose parts beside weights are too large.
-pub(super) fn too_large() -> Error {
-    let limit = super::network::MAX_NETWORK_BYTES >> 20;
-    Error::input(format!(
-        "found more than {limit} MiB beside weights, expected less; store values as float initializers"
-    ))
 }

@@ -143,7 +143,7 @@ pub struct OnnxNode {
     pub outputs: Vec<String>,
     /// Attributes by name.
     pub attributes: Vec<(Cow<'static, str>, OnnxAttribute)>,
-    /// What a node of a file has.
+    /// The fields of a node that a file has.
     pub carried: Option<CarriedNode>,
 }
 
@@ -181,23 +181,6 @@ impl OnnxNode {
     /// Returns an attribute.
     pub fn attribute(&self, name: &str) -> Option<&OnnxAttribute> {
         self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value)
-    }
-
-    /// Sets an attribute.
-    pub fn set(&mut self, name: &'static str, value: OnnxAttribute) {
-        self.remove(name);
-        if let Some(carried) = &mut self.carried {
-            carried.attributes.push((name.into(), super::encode::of_attribute(name, &value).bytes));
-        }
-        self.attributes.push((name.into(), value));
-    }
-
-    /// Removes an attribute.
-    pub fn remove(&mut self, name: &str) {
-        self.attributes.retain(|(known, _)| known != name);
-        if let Some(carried) = &mut self.carried {
-            carried.attributes.retain(|(known, _)| known != name);
-        }
     }
 
     /// Returns an integer attribute, or its default.
@@ -263,11 +246,11 @@ pub struct OnnxModel {
     pub tensors: Vec<OnnxTensor>,
     /// Strings by key: how the model was made.
     pub metadata: Vec<(String, String)>,
-    /// What a model of a file has.
+    /// The fields of a model that a file has.
     pub carried: Option<CarriedModel>,
 }
 
-/// What a model of a file has beside nodes, tensors, inputs and outputs. It is written as it is.
+/// The fields of a file beside nodes, tensors, inputs and outputs, which are written as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CarriedModel {
     /// The version of the file format.

@@ -60,7 +60,10 @@ fn what_it_is(entries: &Entries, has_root: bool) -> String {
     let ends = |extensions: &[&str]| entries.keys().find(|name| extensions.iter().any(|end| name.ends_with(end)));
     let weights = ends(&[".safetensors", ".pth", ".pt", ".bin", ".bpk"]);
     let inside = weights.map_or(String::new(), |name| format!(", such as {name:?}"));
-    if entries.keys().any(|name| name.contains(".dist-info/")) {
+    let is_exported = entries.keys().any(|name| name.ends_with("/archive_format"));
+    if is_exported && ends(&["/models/model.json"]).is_some() {
+        "found a program of torch.export (.pt2), expected a checkpoint; export ONNX, or save the state dict of the model".into()
+    } else if entries.keys().any(|name| name.contains(".dist-info/")) {
         format!("found a Python wheel, expected a checkpoint; unzip it and use the weights inside{inside}")
     } else if entries.keys().all(|name| name.ends_with(".npy")) {
         "found NumPy arrays (.npz), expected a checkpoint; save them as safetensors".into()

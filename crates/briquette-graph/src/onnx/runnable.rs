@@ -1,6 +1,6 @@
 //! ONNX models whose graphs are run: with the values of constants, and one graph for each shape of the inputs.
 
-use super::ImportedGraph;
+use super::imported::ImportedGraph;
 use super::importer::is_integer_type;
 use super::input_shapes::InputDims;
 use crate::graph::{Graph, InputSource};

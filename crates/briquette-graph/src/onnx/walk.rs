@@ -1,7 +1,7 @@
 //! Walks the nodes of an ONNX graph in their order.
 
-use super::ImportedGraph;
 use super::fold;
+use super::imported::ImportedGraph;
 use super::importer::{self, Importer, MAX_KNOWN};
 use super::input_shapes::InputDims;
 use super::item::Item;

@@ -79,7 +79,7 @@ struct CodedNodes<'a> {
 }
 
 /// A node with codes.
-enum Coded {
+enum CodedNode {
     Linear(WeightId),
     Table(WeightId),
 }
@@ -90,8 +90,8 @@ impl CodedNodes<'_> {
         let name = if node.name.is_empty() { &node.outputs[0] } else { &node.name };
         self.emitter.enter(name);
         match coded {
-            Coded::Table(weight) => linear::rows(&mut self.emitter, weight, &node.inputs[1]),
-            Coded::Linear(weight) => {
+            CodedNode::Table(weight) => linear::rows(&mut self.emitter, weight, &node.inputs[1]),
+            CodedNode::Linear(weight) => {
                 let n = self.keys.len();
                 let key = *self.keys.entry(node.inputs[0].clone()).or_insert(n);
                 let product = linear::coded(&mut self.emitter, Operand::Value(ValueId(key)), &node.inputs[0], weight);
@@ -108,7 +108,7 @@ impl CodedNodes<'_> {
     }
 
     /// Returns what a node is, if its weight has codes.
-    fn coded(&self, node: &OnnxNode) -> Option<Coded> {
+    fn coded(&self, node: &OnnxNode) -> Option<CodedNode> {
         node.domain.is_empty().then_some(())?;
         let layout = |is_turned: bool| if is_turned { OutputAxis::First } else { OutputAxis::Last };
         match &*node.op {
@@ -124,16 +124,16 @@ impl CodedNodes<'_> {
             }
             "Gather" if node.int("axis", 0) == 0 => {
                 let (id, weight) = self.matrix(node.inputs.first()?)?;
-                (self.emitter.forms.table(weight) != TableForm::Float).then_some(Coded::Table(id))
+                (self.emitter.forms.table(weight) != TableForm::Float).then_some(CodedNode::Table(id))
             }
             _ => None,
         }
     }
 
-    fn layer(&self, name: &str, layout: OutputAxis) -> Option<Coded> {
+    fn layer(&self, name: &str, layout: OutputAxis) -> Option<CodedNode> {
         let (id, weight) = self.matrix(name)?;
         let is_coded = weight.layout == layout && self.emitter.forms.linear(weight) != LinearForm::Float;
-        is_coded.then_some(Coded::Linear(id))
+        is_coded.then_some(CodedNode::Linear(id))
     }
 
     /// Returns a matrix of the model's type of floats.

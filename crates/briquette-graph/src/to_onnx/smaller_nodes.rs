@@ -113,7 +113,7 @@ struct Change<'a> {
 enum NewExtent {
     /// A count of units.
     Number(i64),
-    /// What is left of the elements, as it depends on the inputs of the model.
+    /// The number that the other extents leave, as it depends on the inputs of the model.
     Left,
 }
 

@@ -108,6 +108,13 @@ pub enum WeightBytes {
     BlockZeros,
 }
 
+impl WeightBytes {
+    /// Returns whether the bytes are codes of a weight.
+    pub fn is_codes(self) -> bool {
+        matches!(self, Self::Codes | Self::TransposedCodes | Self::Blocks | Self::TransposedBlocks)
+    }
+}
+
 /// How the bytes of a streamed tensor follow from a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OnnxWeight {

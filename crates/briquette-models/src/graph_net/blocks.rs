@@ -189,7 +189,12 @@ impl GraphNet {
     }
 
     /// Returns the values that a block is given.
-    fn given_of_block(&self, index: usize, state: BlockState, inputs: &RunInputs) -> Vec<(ValueId, AnyTensor)> {
+    pub(super) fn given_of_block(
+        &self,
+        index: usize,
+        state: BlockState,
+        inputs: &RunInputs,
+    ) -> Vec<(ValueId, AnyTensor)> {
         let (graph, cuts) = (self.graph(), &self.outline.cuts);
         let device = state.0.first().map_or_else(|| self.device(), AnyTensor::device);
         let mut given = inputs.values_for(graph, &graph.nodes[cuts.nodes(index)], &device);

@@ -6,6 +6,9 @@ use crate::graph_net::RunInputs;
 use briquette_graph::op::{Composite, ElementFunction, Op, Primitive};
 use briquette_graph::{Graph, Node, Operand, ValueId};
 
+/// Most groups of an ONNX model: the runs for each begin at the model's inputs.
+const MAX_GROUPS: usize = 100;
+
 /// Linear layers with the same inputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinearGroup {
@@ -33,12 +36,10 @@ impl LinearGroup {
 impl GraphNet {
     /// Returns the linear layers of a block in groups with the same inputs, in the order in which they run.
     ///
-    /// Layers that several nodes use are left out, and an ONNX model has no groups.
+    /// Layers that several nodes use are left out. An ONNX model is one block, whose runs begin at its inputs: it has no groups if
+    /// there are more than [`MAX_GROUPS`].
     pub fn linear_groups(&self, index: usize) -> Vec<LinearGroup> {
         let (graph, mut groups) = (self.graph(), Vec::<LinearGroup>::new());
-        if self.outline.onnx.is_some() {
-            return groups;
-        }
         for node in &graph.nodes[self.outline.cuts.nodes(index)] {
             let Some((input, output, path)) = self.linear(node) else { continue };
             if graph.nodes.iter().filter(|other| self.linear(other).is_some_and(|(.., its)| its == path)).count() > 1 {
@@ -49,6 +50,9 @@ impl GraphNet {
                 Some(group) => group.layers.push(layer),
                 None => groups.push(LinearGroup { input, layers: vec![layer] }),
             }
+        }
+        if self.outline.onnx.is_some() && groups.len() > MAX_GROUPS {
+            groups.clear();
         }
         groups
     }
@@ -77,8 +81,14 @@ impl GraphNet {
     ) -> GroupValues {
         let added: Vec<ValueId> = group.layers.iter().filter_map(|(_, added)| *added).collect();
         let wanted: Vec<ValueId> = std::iter::once(group.input).chain(added).collect();
-        let (run, program) = self.block_run(index, state, inputs, &wanted);
-        let mut found = run.finish(&program).into_iter();
+        let found = match &self.outline.onnx {
+            Some(onnx) => self.run_onnx(onnx, self.given_of_block(index, state, inputs), &wanted),
+            None => {
+                let (run, program) = self.block_run(index, state, inputs, &wanted);
+                run.finish(&program)
+            }
+        };
+        let mut found = found.into_iter();
         let input = found.next().expect("the input of the group");
         GroupValues { input, added: group.layers.iter().map(|(_, added)| added.and_then(|_| found.next())).collect() }
     }

@@ -32,8 +32,7 @@ use std::path::Path;
 pub(super) fn predicted(stage: &ShrinkStage, model: HeadedModel) -> Result<(HeadedModel, Vec<String>, bool)> {
     let before = model.clone();
     let plan = ShrinkPlan::of(stage, model)?;
-    // Every choice of units gives the same shapes.
-    let removed = plan.first_units();
+    let removed = plan.spread_units();
     let smaller = plan.smaller(&removed)?;
     let mut notes = plan.report(&before, &smaller, &removed, 0).in_words();
     if stage.is_global {
@@ -41,7 +40,11 @@ pub(super) fn predicted(stage: &ShrinkStage, model: HeadedModel) -> Result<(Head
             "The number of units of each group follows from weights; the sizes above are of equal shares.".into(),
         );
     }
-    Ok((smaller.model, notes, !stage.is_global))
+    let is_same = plan.gives_the_same_shapes();
+    if !is_same {
+        notes.push("The sizes of some layers follow from weights, as their inputs are parts of a split axis.".into());
+    }
+    Ok((smaller.model, notes, !stage.is_global && is_same))
 }
 
 /// Checks the statistics of a shrink stage that reads the recipe's own model, before any work.
@@ -71,7 +74,7 @@ fn as_shrink(then: &ModelStage) -> Option<&ShrinkStage> {
 }
 
 /// A model without the blocks to drop, its groups, and how many units are removed.
-struct ShrinkPlan<'a> {
+pub(super) struct ShrinkPlan<'a> {
     stage: &'a ShrinkStage,
     model: HeadedModel,
     couplings: Couplings,
@@ -79,19 +82,32 @@ struct ShrinkPlan<'a> {
 }
 
 impl<'a> ShrinkPlan<'a> {
-    fn of(stage: &'a ShrinkStage, model: HeadedModel) -> Result<Self> {
+    pub(super) fn of(stage: &'a ShrinkStage, model: HeadedModel) -> Result<Self> {
         let model = if stage.drop_blocks.is_empty() { model } else { model.without_blocks(&stage.drop_blocks)? };
         let couplings = couplings(&model.graph, &model.graph.lower()?)?;
         let chosen = groups::choose(stage, &model.graph, &couplings)?;
         Ok(Self { stage, model, couplings, chosen })
     }
 
-    /// Returns the first units of every chosen group.
-    fn first_units(&self) -> BTreeSet<UnitId> {
-        groups::first_units(&self.chosen)
+    /// Returns units that are spread evenly over every chosen group.
+    pub(super) fn spread_units(&self) -> BTreeSet<UnitId> {
+        groups::spread_units(&self.chosen, &self.couplings)
     }
 
-    fn smaller(&self, removed: &BTreeSet<UnitId>) -> Result<SmallerModel> {
+    /// Returns whether every choice of units gives the same shapes. Networks of families do.
+    fn gives_the_same_shapes(&self) -> bool {
+        if self.model.network.is_none() {
+            return true;
+        }
+        let shapes = |is_last| {
+            let units = groups::end_units(&self.chosen, &self.couplings, is_last);
+            let smaller = self.model.graph.without_units(&self.couplings, &units).ok()?;
+            Some(smaller.graph.weights.into_iter().map(|weight| weight.shape).collect::<Vec<_>>())
+        };
+        shapes(false).is_some_and(|first| shapes(true) == Some(first))
+    }
+
+    pub(super) fn smaller(&self, removed: &BTreeSet<UnitId>) -> Result<SmallerModel> {
         self.model.without_units(&self.couplings, removed)
     }
 
@@ -143,7 +159,7 @@ impl Transform for ShrinkStage {
         let before = HeadedModel::of(checkpoint, network.recipe, config, StageKind::Shrink)?;
         let plan = ShrinkPlan::of(self, before.clone())?;
         // Finds settings that the family cannot express before any weight is read.
-        plan.smaller(&plan.first_units())?;
+        plan.smaller(&plan.spread_units())?;
         let reader = Reader { checkpoint, model: &plan.model, statistics: network.statistics.as_ref() };
         if self.score.needs_inputs() || self.refits {
             let needs_gram = self.refits || self.score == UnitScore::Osscar;

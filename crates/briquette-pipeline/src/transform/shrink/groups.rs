@@ -17,11 +17,23 @@ pub(super) struct ChosenGroup {
     pub(super) n_removed: usize,
 }
 
-/// Returns the first units of every chosen group.
-pub(super) fn first_units(chosen: &[ChosenGroup]) -> BTreeSet<UnitId> {
+/// Returns units of every chosen group that are spread evenly, so that each part of a split axis loses some.
+pub(super) fn spread_units(chosen: &[ChosenGroup], couplings: &Couplings) -> BTreeSet<UnitId> {
     let units = |chosen: &ChosenGroup| {
-        let group = chosen.group;
-        (0..chosen.n_removed).map(move |unit| UnitId { group, unit })
+        let (group, n_removed) = (chosen.group, chosen.n_removed);
+        let n = couplings.groups[group].units.len();
+        let is_removed = move |unit: &usize| (unit + 1) * n_removed / n > unit * n_removed / n;
+        (0..n).filter(is_removed).map(move |unit| UnitId { group, unit })
+    };
+    chosen.iter().flat_map(units).collect()
+}
+
+/// Returns the first units of every chosen group, or the last ones.
+pub(super) fn end_units(chosen: &[ChosenGroup], couplings: &Couplings, is_last: bool) -> BTreeSet<UnitId> {
+    let units = |chosen: &ChosenGroup| {
+        let (group, n_removed) = (chosen.group, chosen.n_removed);
+        let start = if is_last { couplings.groups[group].units.len() - n_removed } else { 0 };
+        (start..start + n_removed).map(move |unit| UnitId { group, unit })
     };
     chosen.iter().flat_map(units).collect()
 }
@@ -112,7 +124,7 @@ fn of_share(
     let most = share * before as f64;
     let at = |ratio: f64| -> Result<(Vec<ChosenGroup>, f64)> {
         let chosen = of_amount(stage, graph, couplings, groups, UnitAmount::Ratio(ratio))?;
-        let smaller = graph.without_units(couplings, &first_units(&chosen))?.graph;
+        let smaller = graph.without_units(couplings, &spread_units(&chosen, couplings))?.graph;
         Ok((chosen, n_multiply_adds(&smaller) as f64))
     };
     let (mut best, left) = at(1.0)?;
