@@ -12,6 +12,7 @@ from typing import Any
 
 import briquette
 import pytest
+from briquette._manifest import VERSION
 from conftest import FROZEN
 
 

@@ -37,7 +37,7 @@ impl GraphNet {
     /// Returns the linear layers of a block in groups with the same inputs, in the order in which they run.
     ///
     /// Layers that several nodes use are left out. An ONNX model is one block, whose runs begin at its inputs: it has no groups if
-    /// there are more than [`MAX_GROUPS`].
+    /// there are more than 100.
     pub fn linear_groups(&self, index: usize) -> Vec<LinearGroup> {
         let (graph, mut groups) = (self.graph(), Vec::<LinearGroup>::new());
         for node in &graph.nodes[self.outline.cuts.nodes(index)] {
