@@ -76,7 +76,7 @@ pub fn to_onnx(
     }
     outputs::add(&mut emitter);
     let (model, weights, values) = emitter.finish();
-    // Of values with one name, the last is computed last.
+    // If several values have one name, the map keeps the last, which is computed last.
     let named = |(id, name): (usize, Option<String>)| Some((name?, ValueId(id)));
     let values = values.into_iter().enumerate().filter_map(named).collect();
     Ok(OnnxNetwork { model, weights, graph: symbolic.graph, values })

@@ -99,8 +99,13 @@ impl NetworkCopy<'_> {
             let Some(field) = self.from.wire.field(&mut rest)? else { return Ok(made) };
             match (place.kind.below(field.number), field.value) {
                 (Some(kind), WireValue::Span(span)) => {
-                    let is_inner =
-                        place.is_inner || matches!((place.kind, kind), (MessageKind::Attribute, MessageKind::Graph));
+                    // A tensor of an attribute is a weight only if its node is a constant, whatever the tensor's own name.
+                    let is_inner = place.is_inner
+                        || match (place.kind, kind) {
+                            (MessageKind::Attribute, MessageKind::Graph) => true,
+                            (MessageKind::Attribute, MessageKind::Tensor) => name.is_none(),
+                            _ => false,
+                        };
                     let inner = self.message(span, &Place { kind, is_inner, name: name.clone() })?;
                     made.message(field.number.into(), &inner);
                 }

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 
 /// Returns the network without unused tensors and their weights.
 pub(in crate::to_onnx) fn without_unused(mut network: OnnxNetwork) -> OnnxNetwork {
-    let used: BTreeSet<&String> = network.model.nodes.iter().flat_map(OnnxNode::uses).collect();
+    let outputs = network.model.outputs.iter().map(|output| &output.name);
+    let used: BTreeSet<&String> = network.model.nodes.iter().flat_map(OnnxNode::uses).chain(outputs).collect();
     let mut tensors = std::mem::take(&mut network.model.tensors);
     tensors.retain(|tensor| used.contains(&tensor.name));
     let mut weights = Vec::new();
