@@ -113,6 +113,10 @@ fn a_classifier_reads_pairs_with_their_segments() {
         let found = sandbox.json(line);
         assert_eq!((&found["n_items"], &found["metrics"]["accuracy"]), (&16.into(), &1.0.into()), "{line}: {found}");
     }
+    sandbox.write("m/tokenizer_config.json", "{\"model_input_names\": [\"input_ids\", \"attention_mask\"]}");
+    let found = sandbox.json("eval m --data pairs.jsonl --device cpu");
+    assert_eq!(found["metrics"]["accuracy"], 0.0, "all tokens are in one segment: {found}");
+    std::fs::remove_file(sandbox.path("m/tokenizer_config.json")).unwrap();
     sandbox.ok("compress m -o out --quantize int8-dynamic --round gptq --data pairs.jsonl --device cpu");
     let found = sandbox.json("eval out --against m --data pairs.jsonl --device cpu");
     assert!(found["metrics"]["kl"].as_f64().unwrap() < 1e-3, "{found}");
@@ -121,14 +125,35 @@ fn a_classifier_reads_pairs_with_their_segments() {
     short.assert_fails(2, &["max_length is 3, expected more than 3 for pairs of texts"]);
 }
 
-#[test]
-fn a_single_score_is_compared_by_rank() {
+/// A model that gives each pair of texts one score, as those that rank search results.
+fn scorer() -> Sandbox {
     let sandbox = pair_classifier();
     keep_one_class(&sandbox.path("m/model.safetensors"));
     let config = std::fs::read_to_string(sandbox.path("m/config.json")).unwrap();
     let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
     config["id2label"] = serde_json::json!({"0": "LABEL_0"});
     sandbox.write("m/config.json", config.to_string());
+    sandbox
+}
+
+#[test]
+fn a_single_score_is_learned_by_its_squared_error() {
+    let sandbox = scorer();
+    sandbox.write("recipe.toml", recovery("pairs.jsonl", "{ kind = \"logits\" }", ""));
+    let parts = ["loss \"logits\"", "found one score, whose softmax is always 1", "expected \"mse\""];
+    sandbox.run("distill recipe.toml --device cpu").assert_fails(2, &parts);
+    sandbox.write("recipe.toml", recovery("pairs.jsonl", "{ kind = \"logits\", by = \"mse\" }", ""));
+    let report = sandbox.json("distill recipe.toml --device cpu");
+    let curve = report["trained"][0]["curve"].as_array().unwrap();
+    let [first, last] = [&curve[0], &curve[curve.len() - 1]].map(|step| step["loss"].as_f64().unwrap());
+    assert!(last < 0.5 * first, "{first} {last}");
+    sandbox.write("recipe.toml", recovery("pairs.jsonl", "{ kind = \"logits\", by = \"mse\", temperature = 2 }", ""));
+    sandbox.run("distill recipe.toml --device cpu --force").assert_fails(2, &["temperature", "loss by \"mse\""]);
+}
+
+#[test]
+fn a_single_score_is_compared_by_rank() {
+    let sandbox = scorer();
     sandbox.ok("compress m -o out --quantize int8-dynamic");
     let found = sandbox.json("eval out --against m --data pairs.jsonl --device cpu");
     let metrics = found["metrics"].as_object().unwrap();

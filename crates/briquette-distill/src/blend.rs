@@ -5,7 +5,7 @@ use crate::{Custom, LayerMap, Outputs, Projections, Targets, Wanted};
 use briquette_core::{Error, Result};
 use burn::tensor::Tensor;
 
-/// A divergence between two class distributions.
+/// How logits are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Divergence {
     /// [`logits::kl`].
@@ -13,6 +13,8 @@ pub enum Divergence {
     Kl,
     /// [`logits::jensen_shannon`] with this β, from 0 to 1.
     JensenShannon(f32),
+    /// [`logits::mse`], which has no temperature.
+    Mse,
 }
 
 /// A distance between two vectors.
@@ -47,7 +49,7 @@ pub enum Match {
 /// A loss.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Loss {
-    /// The teacher's logits at a temperature.
+    /// The teacher's logits, at a temperature unless the comparison has none.
     Logits(Divergence, f32),
     /// Labels, with label smoothing.
     Labels(f32),
@@ -206,9 +208,13 @@ fn one(loss: &Loss, student: &Outputs, targets: Targets) -> Result<Tensor<1>> {
         Loss::Logits(divergence, temperature) => {
             let [s, t] = pair(&student.logits, &teacher.logits, "logits")?;
             same("classes", s.dims()[1], t.dims()[1])?;
+            if s.dims()[1] == 1 && *divergence != Divergence::Mse {
+                return Err(Error::config("by: found one score, whose softmax is always 1, expected \"mse\""));
+            }
             Ok(match divergence {
                 Divergence::Kl => logits::kl(s, t, *temperature),
                 Divergence::JensenShannon(beta) => logits::jensen_shannon(s, t, *temperature, *beta),
+                Divergence::Mse => logits::mse(s, t),
             })
         }
         Loss::Embedding(by) => {

@@ -58,6 +58,22 @@ pub struct TextTokenizer {
     /// Size of the model's embedding table.
     vocab_size: usize,
     max_length: usize,
+    /// Whether the model gets the segments of pairs.
+    has_segments: bool,
+}
+
+/// The relevant key of tokenizer_config.json.
+#[derive(Debug, Default, Deserialize)]
+struct TokenizerInputs {
+    /// The inputs of the model that the tokenizer makes.
+    model_input_names: Option<Vec<String>>,
+}
+
+impl TokenizerInputs {
+    /// Returns whether the model gets segments. As in transformers, it does unless the listed inputs lack them.
+    fn has_segments(&self) -> bool {
+        self.model_input_names.as_ref().is_none_or(|names| names.iter().any(|name| name == "token_type_ids"))
+    }
 }
 
 impl TextTokenizer {
@@ -88,7 +104,8 @@ impl TextTokenizer {
         if guarded.inner().get_vocab_size(true) == 0 {
             return Err(Error::input("its vocabulary is empty; download it again").at(path.display()));
         }
-        Ok(Some(Self { path, guarded, vocab_size, max_length }))
+        let config: TokenizerInputs = folder.read("tokenizer_config.json")?.unwrap_or_default();
+        Ok(Some(Self { path, guarded, vocab_size, max_length, has_segments: config.has_segments() }))
     }
 
     /// Returns the largest number of tokens per text.
@@ -152,6 +169,9 @@ impl TextTokenizer {
             inner.post_process(first, second, true)
         };
         let found = self.guarded.run(&pair, n_bytes, encode).map_err(|error| self.failed(error))?;
+        if !self.has_segments {
+            return self.checked(found.get_ids());
+        }
         let n_first = found.get_type_ids().iter().take_while(|&&segment| segment == 0).count();
         if found.get_type_ids()[n_first..].iter().any(|&segment| segment != 1) {
             let message = "the segments of a pair are not 0 and then 1; this tokenizer is not supported for pairs";

@@ -1,4 +1,4 @@
-//! Divergences from the teacher's softened logits.
+//! Divergences from the teacher's softened logits, and the distance of unsoftened ones.
 
 use super::wide;
 use burn::tensor::Tensor;
@@ -45,6 +45,18 @@ pub fn jensen_shannon(student: Tensor<2>, teacher: Tensor<2>, temperature: f32, 
     rows.mean() * (temperature * temperature)
 }
 
+/// Returns the mean of `(student - teacher)²` over all rows and columns.
+///
+/// Both are `[n, classes]`. One column, as of a model that ranks texts, has no softmax to compare. Source: Ba and Caruana,
+/// "Do Deep Nets Really Need to be Deep?", 2014, eq. 1, without its factor 1/2.
+///
+/// # Panics
+/// If the shapes disagree.
+pub fn mse(student: Tensor<2>, teacher: Tensor<2>) -> Tensor<1> {
+    assert_eq!(student.dims(), teacher.dims(), "logits have the same shape");
+    (wide(student) - wide(teacher)).square().mean()
+}
+
 /// Returns the log softmax of both at a temperature.
 fn softened(student: Tensor<2>, teacher: Tensor<2>, temperature: f32) -> [Tensor<2>; 2] {
     assert!(temperature > 0.0, "temperature is above 0");
@@ -55,4 +67,20 @@ fn softened(student: Tensor<2>, teacher: Tensor<2>, temperature: f32) -> [Tensor
 /// Returns `Σ p (ln p - ln q)` of each row, from the logarithms.
 fn divergence(ln_p: Tensor<2>, ln_q: Tensor<2>) -> Tensor<1> {
     (ln_p.clone().exp() * (ln_p - ln_q)).sum_dim(1).squeeze_dim(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    #[test]
+    fn the_squared_error_is_a_mean_over_all_logits() {
+        let device = Device::default();
+        let of = |rows: [[f32; 2]; 2]| Tensor::<2>::from_data(rows, &device);
+        let found = mse(of([[1.0, 3.0], [0.0, -2.0]]), of([[0.0, 5.0], [0.0, -2.0]]));
+        assert_eq!(found.into_scalar::<f32>(), 1.25);
+        let one = |value: f32| Tensor::<2>::from_data([[value]], &device);
+        assert_eq!(mse(one(0.5), one(-1.5)).into_scalar::<f32>(), 4.0);
+    }
 }

@@ -101,9 +101,12 @@ impl Learner {
         Outputs { attention, values, ..self.ended(hidden, padding, wanted) }
     }
 
-    /// Returns the logits of a text classifier, a row for each text or for each token that is not padding.
+    /// Returns the logits of a text classifier, a row for each text or for each token that is not padding. A single score is one
+    /// logit.
     fn classes(&self, states: Tensor<3>, padding: &Tensor<2, Bool>) -> Option<Tensor<2>> {
-        text_classes(&self.network)?;
+        if !self.network.classifies_text() {
+            return None;
+        }
         let logits = self.network.classes_of(states, Some(padding.clone())).cast(FloatDType::F32).flatten::<2>(0, 1);
         Some(match self.network.classifies_tokens() {
             false => logits,

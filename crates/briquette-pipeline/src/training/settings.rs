@@ -49,6 +49,7 @@ fn term(request: &AskedLoss) -> Term {
             let by = match by {
                 LogitsBy::Kl => Divergence::Kl,
                 LogitsBy::JensenShannon(beta) => Divergence::JensenShannon(*beta),
+                LogitsBy::Mse => Divergence::Mse,
             };
             Loss::Logits(by, *temperature)
         }

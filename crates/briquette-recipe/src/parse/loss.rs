@@ -16,7 +16,7 @@ pub struct AskedLoss {
 /// The quantities that a loss compares.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LossKind {
-    /// Logits of student and teacher, at a temperature.
+    /// Logits of student and teacher, at a temperature unless the comparison has none.
     Logits(LogitsBy, f32),
     /// Labels, with the share of label smoothing.
     Labels(f32),
@@ -35,6 +35,8 @@ pub enum LogitsBy {
     Kl,
     /// Generalized Jensen–Shannon divergence with this β.
     JensenShannon(f32),
+    /// Mean squared error.
+    Mse,
 }
 
 /// How hidden states are compared.
@@ -106,10 +108,16 @@ impl LossKind {
         Ok(match one_of("kind", &raw.kind, &kinds)? {
             "logits" => {
                 only(raw, &["temperature", "by", "beta"])?;
-                let known = [("kl", LogitsBy::Kl), ("js", LogitsBy::JensenShannon(raw.beta.unwrap_or(0.5)))];
+                let js = LogitsBy::JensenShannon(raw.beta.unwrap_or(0.5));
+                let known = [("kl", LogitsBy::Kl), ("js", js), ("mse", LogitsBy::Mse)];
                 let by = one_of("by", by.unwrap_or("kl"), &known)?;
-                if by == LogitsBy::Kl {
-                    refuse("beta", &raw.beta, "loss by \"kl\"")?;
+                match by {
+                    LogitsBy::Kl => refuse("beta", &raw.beta, "loss by \"kl\"")?,
+                    LogitsBy::JensenShannon(_) => {}
+                    LogitsBy::Mse => {
+                        refuse("beta", &raw.beta, "loss by \"mse\"")?;
+                        refuse("temperature", &raw.temperature, "loss by \"mse\"")?;
+                    }
                 }
                 Self::Logits(by, raw.temperature.unwrap_or(4.0))
             }

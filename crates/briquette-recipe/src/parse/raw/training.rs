@@ -76,12 +76,12 @@ pub struct RawLoss {
     /// The weight of the loss (1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
-    /// The comparison. logits: "kl" (the default) or "js"; hidden: "mse" (the default) or "cosine"; attention:
-    /// "maps" (attention probabilities, the default) or "values"; embedding: "cosine" (the default) or
-    /// "similarity".
+    /// The comparison. logits: "kl" (the default), "js", or "mse" (for a single score too); hidden: "mse" (the
+    /// default) or "cosine"; attention: "maps" (attention probabilities, the default) or "values"; embedding:
+    /// "cosine" (the default) or "similarity".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// logits: the temperature, by which logits are divided (4).
+    /// logits by "kl" and "js": the temperature, by which logits are divided (4).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f32>,
     /// logits by "js": the weight β of the teacher in the mixture (0.5). 0 is "kl", 1 is the reverse divergence.
