@@ -19,6 +19,7 @@ use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::graph_net::{AnyTensor, RunInputs};
+use briquette_models::memory::take_scratch;
 use briquette_models::{Arch, BlockState, GraphNet};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::module::{Module, ModuleMapper, Param};
@@ -237,6 +238,9 @@ impl<'a> LayerwiseRunner<'a> {
             let group = first..n_batches.min(first + observers.len());
             let inputs = group.clone().map(|batch| Ok((self.state(batch)?, self.inputs(batch)?)));
             let ran = observers::run_block(&observers, index, advances, inputs.collect::<Result<_>>()?)?;
+            if !self.has_run && self.has_host_limit() {
+                take_scratch();
+            }
             self.has_run = true;
             for ((batch, state), observer) in group.zip(ran).zip(&observers) {
                 observer.tell(probe)?;

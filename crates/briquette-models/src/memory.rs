@@ -254,6 +254,15 @@ pub fn scratch_bytes() -> u64 {
     n_threads * gemm_common::cache::CACHE_INFO[1].cache_bytes as u64
 }
 
+/// Lets every thread take the bytes of its first product of floats now: see [`scratch_bytes`].
+///
+/// A thread that had no share of the first products would take them in a later run, whose prediction no longer counts them.
+pub fn take_scratch() {
+    let take = || gemm_common::gemm::L2_SLAB.with(|_| ());
+    take();
+    rayon::broadcast(|_| take());
+}
+
 /// Returns the bytes of two packed copies of the largest matrix of a graph.
 pub fn packed_bytes(graph: &Graph) -> u64 {
     let n_elements = |node: &Node| match (&node.op, node.inputs.get(1)) {

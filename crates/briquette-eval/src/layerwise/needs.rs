@@ -83,6 +83,11 @@ impl LayerwiseRunner<'_> {
         self.limit.filter(|limit| limit.is_of_host() && is_on_host)
     }
 
+    /// Returns whether the blocks run in memory with a limit.
+    pub(super) fn has_host_limit(&self) -> bool {
+        self.host_limit().is_some()
+    }
+
     /// Returns the size of the Gram matrices of a block. Layers of one module with equally many inputs share one.
     fn gram_bytes(&self, index: usize, element_bytes: u64) -> u64 {
         let layers = self.widths(index);

@@ -39,7 +39,12 @@ impl GraphNet {
 impl RunSizes {
     /// Predicts the bytes of graphs, programs and buffers while a run is planned.
     pub fn plan(&self) -> u64 {
-        PLAN_BYTES[0] + PLAN_BYTES[1] * self.0.graph.nodes.len() as u64
+        PLAN_BYTES[0] + self.plan_of_part()
+    }
+
+    /// Predicts the bytes of the graph and the program of a part of a network that was planned before.
+    fn plan_of_part(&self) -> u64 {
+        PLAN_BYTES[1] * self.0.graph.nodes.len() as u64
     }
 
     /// Predicts the bytes of a run of a batch of these extents, with its plan.
@@ -52,15 +57,15 @@ impl RunSizes {
         self.plan() + self.of_part_and_copy(extents, [&[], self.0.cuts.state(0)])
     }
 
-    /// Predicts the bytes of a block, and of a copy of the values after it.
+    /// Predicts the bytes of a block with its plan, and of a copy of the values after it.
     pub fn block(&self, index: usize, extents: Extents) -> u64 {
         let cuts = &self.0.cuts;
-        self.of_part_and_copy(extents, [cuts.state(index), cuts.state(index + 1)])
+        self.plan_of_part() + self.of_part_and_copy(extents, [cuts.state(index), cuts.state(index + 1)])
     }
 
-    /// Predicts the bytes of the part after the last block.
+    /// Predicts the bytes of the part after the last block, with its plan.
     pub fn exit(&self, extents: Extents) -> u64 {
-        self.of_part(extents, [self.0.cuts.state(self.0.cuts.len()), &[self.last()]])
+        self.plan_of_part() + self.of_part(extents, [self.0.cuts.state(self.0.cuts.len()), &[self.last()]])
     }
 
     fn last(&self) -> ValueId {
