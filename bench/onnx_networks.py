@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Run ONNX networks by GraphNet and by onnxruntime on the same random inputs, and compare the outputs.
+"""Run ONNX networks by GraphNet, onnxruntime and rten on the same random inputs, and compare the outputs.
 
-usage: onnx_networks.py RUN_ONNX DIR [NAME ...] [--runs N]
+usage: onnx_networks.py RUN_ONNX DIR [NAME ...] [--runs N] [--rten RUN_RTEN]
 
 RUN_ONNX is the example `run_onnx` of crates/briquette-models. DIR gets the files of onnx_files.py; silero-vad and magika come
 from their packages. For each file, a line has the largest difference over the largest output, and the median time of one run on
-one thread on both sides. Exit code 1 if a file fails, or a difference is above 1e-4.
+one thread on each side. RUN_RTEN is the program of bench/rten. A file that rten refuses, or whose outputs differ by more than
+1e-3, has its message or the difference in place of a time. Exit code 1 if a file fails, or a difference of ours is above 1e-4.
 Needs onnxruntime, silero-vad, magika and the packages of `onnx_files.py export`.
 """
 
@@ -90,17 +91,29 @@ def by_onnxruntime(path, runs):
     return inputs, found, sorted(times)[len(times) // 2]
 
 
-def by_graph_net(run_onnx, path, inputs, runs, work):
+def by_program(program, path, inputs, runs, work):
     """Returns outputs by name, and the median time in milliseconds."""
     floats = {name: numpy.asarray(value, "float32", order="C") for name, value in inputs.items()}
     safetensors.numpy.save_file(floats, work / "in.safetensors")
-    command = [run_onnx, path, work / "in.safetensors", work / "out.safetensors", str(runs)]
-    environment = dict(os.environ, RAYON_NUM_THREADS="1")
+    command = [program, path, work / "in.safetensors", work / "out.safetensors", str(runs)]
+    environment = dict(os.environ, RAYON_NUM_THREADS="1", RTEN_NUM_THREADS="1")
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("note:")]
         raise RuntimeError(" ".join(lines[-2:]))
     return safetensors.numpy.load_file(work / "out.safetensors"), float(done.stdout.split()[0])
+
+
+def by_rten(program, path, inputs, runs, expected):
+    """Returns the cell of the table: a time, or why there is none."""
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            found, time_ms = by_program(program, path, inputs, runs, pathlib.Path(work))
+        expected = {name: value for name, value in expected.items() if name in found}
+        difference = apart(found, expected)
+        return f"{time_ms:.1f}" if difference <= 1e-3 else f"differs by {difference:.1e}"
+    except Exception as error:  # noqa: BLE001: the table says why
+        return str(error)[:60].replace("|", " ")
 
 
 def apart(found, expected):
@@ -122,20 +135,23 @@ def main():
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--rten")
     options = parser.parse_args()
     n_bad = 0
-    print("| network | difference | ours (ms) | onnxruntime (ms) |\n|---|---|---|---|", flush=True)
+    print("| network | difference | ours (ms) | onnxruntime (ms) | rten (ms) |\n|---|---|---|---|---|", flush=True)
     for path, name in files(options.directory, options.names or [*onnx_files.NETWORKS, *PACKAGED]):
         try:
             inputs, expected, theirs = by_onnxruntime(path, options.runs)
             with tempfile.TemporaryDirectory() as work:
-                found, ours = by_graph_net(options.run_onnx, path, inputs, options.runs, pathlib.Path(work))
+                found, ours = by_program(options.run_onnx, path, inputs, options.runs, pathlib.Path(work))
             difference = apart(found, expected)
             n_bad += difference > LIMIT
-            print(f"| {path.stem.replace('model', name)} | {difference:.1e} | {ours:.1f} | {theirs:.1f} |", flush=True)
+            rten = by_rten(options.rten, path, inputs, options.runs, expected) if options.rten else ""
+            times = f"{ours:.1f} | {theirs:.1f} | {rten}"
+            print(f"| {path.stem.replace('model', name)} | {difference:.1e} | {times} |", flush=True)
         except Exception as error:  # noqa: BLE001: each file is reported
             n_bad += 1
-            print(f"| {path.stem.replace('model', name)} | {error} | | |", flush=True)
+            print(f"| {path.stem.replace('model', name)} | {error} | | | |", flush=True)
     sys.exit(n_bad > 0)
 
 
