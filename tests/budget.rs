@@ -185,7 +185,7 @@ fn impossible_budgets_are_refused_in_one_line() {
         ("compress digits -o out --bits 3 --bytes 1MB", "remove one of the two"),
         ("compress digits -o out --quantize step", "--quantize: found step without a size"),
         ("compress digits -o out --quantize int8 --bytes 20kB", "remove --quantize"),
-        ("compress digits -o out --bytes 20kB --format dense", "entropy"),
+        ("compress digits -o out --bytes 20kB --format dense", "--format: found dense with a budget of step sizes"),
         ("compress digits -o out --bytes 20kB --storage auto", "always uses entropy coding"),
         ("compress digits -o out --bytes 20kB --sensitivity measured", "needs data"),
         ("compress digits -o out --bytes 20kB --include nothing.weight", "nothing.weight"),

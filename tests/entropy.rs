@@ -109,6 +109,7 @@ fn unsupported_entropy_coding_is_refused_in_one_line() {
             "--storage: found \"entrpy\", expected one of auto, entropy; did you mean \"entropy\"?",
         ),
         ("--quantize int8 --storage entropy --format dense", "expected the format briquette"),
+        ("--bytes 20kB --format dense", "--format: found dense with a budget of step sizes"),
     ];
     for (flags, phrase) in cases {
         sandbox.run(&format!("compress digits -o out {flags}")).assert_fails(2, &[phrase]);

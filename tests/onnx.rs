@@ -20,11 +20,11 @@ fn differences(sandbox: &Sandbox, a: &str, b: &str) -> Vec<usize> {
 #[test]
 fn an_unchanged_model_is_the_same_file() {
     let sandbox = with_fixtures();
-    for (model, out) in [("m/convolutions.onnx", "a"), ("m/types.onnx", "b"), ("m/external/perceptron.onnx", "c")] {
+    for (model, out) in [("m/convolutions.onnx", "a"), ("m/types.onnx", "b"), ("m/external/all.onnx", "c")] {
         sandbox.ok(&format!("export {model} --to onnx -o {out}"));
         assert!(differences(&sandbox, model, &format!("{out}/model.onnx")).is_empty(), "{model}");
     }
-    assert!(differences(&sandbox, "m/external/weights.bin", "c/weights.bin").is_empty());
+    assert!(differences(&sandbox, "m/external/all.bin", "c/all.bin").is_empty());
 }
 
 #[test]
@@ -59,6 +59,11 @@ fn a_quantized_model_has_the_dequantized_values_and_external_data_stays_external
     assert!(differences(&sandbox, "m/external/perceptron.onnx", "out/model.onnx").is_empty(), "the bias is unchanged");
     assert!(!differences(&sandbox, "m/external/weights.bin", "out/weights.bin").is_empty());
     sandbox.ok("verify out --against m/external/perceptron.onnx");
+    // Without any tensor in the model itself.
+    sandbox.ok("compress m/external/all.onnx --quantize int8 -o all");
+    assert!(differences(&sandbox, "m/external/all.onnx", "all/model.onnx").is_empty());
+    assert!(!differences(&sandbox, "m/external/all.bin", "all/all.bin").is_empty());
+    sandbox.ok("verify all --against m/external/all.onnx");
 }
 
 #[test]

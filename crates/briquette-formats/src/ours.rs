@@ -18,7 +18,7 @@ use crate::{
 use briquette_core::coding::may_be_entropy_coded;
 use briquette_core::{Coding, Error, Hash128, OutputAxis, Result, Shape, Storage};
 use in_step::PartsInStep;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -71,9 +71,10 @@ impl OutputFiles {
         let manifest = ManifestFile::open(file)?;
         let directory = directory.path().to_path_buf();
         let (mut files, mut kinds) = (Vec::new(), Vec::new());
-        // The reader of an ONNX model opens its other files.
-        let is_read = |name: &&String| !manifest.head.profile.is_in_place() || *name == onnx::FILE_NAME;
-        for name in manifest.totals.files.iter().filter(is_read) {
+        // The reader of an ONNX model opens its other files, which may have all tensors.
+        let model = BTreeSet::from([onnx::FILE_NAME.to_string()]);
+        let read = if manifest.head.profile.is_in_place() { &model } else { &manifest.totals.files };
+        for name in read {
             if !crate::io::paths::stays_inside(name) {
                 let message = format!("the manifest lists {name:?}, expected a file beside it");
                 return Err(Error::input(message).at(directory.display()));

@@ -149,6 +149,23 @@ fn a_network_has_everything_but_the_elements_of_weights() {
 }
 
 #[test]
+fn a_tensor_of_an_attribute_is_a_weight_only_in_a_constant() {
+    let content =
+        |filled: u8| [&[0x08, 10, 0x08, 10, 0x10, 1][..], &field(8, b"w"), &field(9, &[filled; 400])].concat();
+    let node = |op: &str, output: &str, filled: u8| {
+        let attribute = [field(1, b"value"), field(5, &content(filled)), vec![0xa0, 0x01, 4]].concat();
+        field(1, &[field(2, output.as_bytes()), field(4, op.as_bytes()), field(5, &attribute)].concat())
+    };
+    // All three tensors have one name.
+    let graph = [field(5, &content(1)), node("Constant", "c", 2), node("ConstantOfShape", "d", 3)];
+    with_model(&model(&graph.concat()), |path| {
+        let network = network_of(&InputFile::open(path).unwrap()).unwrap().unwrap();
+        let has = |filled: u8| network.windows(400).any(|window| window.iter().all(|byte| *byte == filled));
+        assert_eq!([1, 2, 3].map(has), [false, false, true]);
+    });
+}
+
+#[test]
 fn a_carried_model_is_written_as_it_was() {
     for name in FIXTURES {
         let checkpoint = Checkpoint::open(&fixture(name)).unwrap();

@@ -8,12 +8,13 @@ mod lengths;
 mod outcomes;
 mod output_error;
 mod tasks;
+mod turned;
 mod writes;
 
 use crate::context::{Stop, Workers, groups_of};
 use crate::layout::PlacedTensors;
 use crate::narrow::check_stored;
-use crate::piece::{Piece, PieceReader, check_finite, sips_of};
+use crate::piece::{Piece, PieceBuffer, PieceReader, check_finite, sips_of};
 use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::survey::{PieceStart, Pieces, Survey};
 use blocks::BlocksOut;
@@ -29,6 +30,7 @@ use outcomes::TaskOutcome;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use tasks::{TaskLists, TaskPieces};
+use turned::CutTensor;
 use writes::{PartOffsets, SpareBuffers, Writes};
 
 pub use outcomes::Outcomes;
@@ -91,7 +93,31 @@ pub fn encode(
     let sums = gathered.lock().unwrap_or_else(PoisonError::into_inner).take_norms();
     let rescaled = Rescaled::of(plan, source, sums.into_iter())?;
     run_tasks(&lengths, task_of, (&rescaled, sink), &gathered, workers)?;
-    Ok(gathered.into_inner().unwrap_or_else(PoisonError::into_inner).finish())
+    let mut gathered = gathered.into_inner().unwrap_or_else(PoisonError::into_inner);
+    hash_cut_tensors((plan, surveys), placed, &mut gathered, sink, workers)?;
+    Ok(gathered.finish())
+}
+
+/// Hashes the tensors that were written in pieces of outputs but are hashed in their own order.
+fn hash_cut_tensors(
+    (plan, surveys): (&Plan, &[Survey]),
+    placed: &PlacedTensors,
+    gathered: &mut GatheredOutcomes,
+    sink: &dyn Sink,
+    workers: &Workers,
+) -> Result<()> {
+    let digests = gathered.take_digests(|index| is_turned(&plan.tensors[index], placed.of(index).coding));
+    let pieces: Vec<Pieces> = digests.keys().map(|&index| surveys[index].pieces(&plan.tensors[index])).collect();
+    let cut: Vec<CutTensor> = (digests.into_iter().zip(&pieces))
+        .map(|((index, digests), pieces)| CutTensor { index, tensor: &plan.tensors[index], pieces, digests })
+        .collect();
+    gathered.put_hashes(turned::hashes(&cut, sink, workers)?);
+    Ok(())
+}
+
+/// Returns whether a tensor is stored in its own order, which is not that of its rows.
+fn is_turned(tensor: &TensorPlan, coding: Coding) -> bool {
+    coding == Coding::DENSE && tensor.rows().axis.is_turned()
 }
 
 /// Runs tasks, several small ones after another on one thread.
@@ -212,6 +238,9 @@ impl Workspace {
             if start == last {
                 out.encoder.finish();
             }
+            if tensor.is_changed() && is_turned(tensor, task.subject.coding) {
+                out.put_turned(tensor, &start.rows, self.reader.spare())?;
+            }
             out.put(0)?;
         }
         self.parts = out.encoder.into_parts();
@@ -230,7 +259,7 @@ impl StripCoder {
         stop: &Stop,
     ) -> Result<()> {
         let (tensor, form) = (task.subject.tensor, task.form());
-        let is_turned = form.coding == Coding::DENSE && tensor.rows().axis.is_turned();
+        let is_turned = is_turned(tensor, form.coding);
         piece.for_each_strip(|strip, ends_block| {
             check_finite(tensor, &strip)?;
             let (kept, decision) = self.decider.strip(&task.subject, rules, &strip, stop)?;
@@ -257,9 +286,6 @@ impl StripCoder {
             }
             Ok(())
         })?;
-        if is_turned {
-            turn_back(tensor, out.encoder.parts_mut(), &mut out.found.digests);
-        }
         Ok(())
     }
 }
@@ -294,6 +320,16 @@ impl PartsOut<'_, '_> {
             return self.put_parts(n_bytes, &[Part::Scale, Part::Zero, Part::ColumnScale]);
         }
         self.put_parts(n_bytes, &Part::ALL)
+    }
+
+    /// Writes a piece of a tensor that is stored in its own order, and hashes it.
+    fn put_turned(&mut self, tensor: &TensorPlan, rows: &Range<usize>, buffer: &mut PieceBuffer) -> Result<()> {
+        let parts = self.encoder.parts_mut();
+        turned::turn_back(tensor, rows, parts, buffer, &mut self.found.digests);
+        match rows.len() == tensor.rows().n_rows {
+            true => Ok(()),
+            false => turned::put(tensor, rows, parts, self.writes, self.tensor),
+        }
     }
 
     fn put_parts(&mut self, n_bytes: usize, which: &[Part]) -> Result<()> {
@@ -341,17 +377,4 @@ fn copy_piece(task: &EncodeTask, piece: &mut Piece, out: &mut PartsOut) -> Resul
         digests.push(Hash128::of_block(block.bytes));
         Ok(())
     })
-}
-
-/// Transposes dense rows back to the tensor's own order `[in, out]`, and hashes them in that order.
-fn turn_back(tensor: &TensorPlan, parts: &mut Parts, digests: &mut Vec<Hash128>) {
-    let (rows, width) = (tensor.rows(), tensor.stored_dtype().n_bits() / 8);
-    let weight = &mut parts[Part::Weight];
-    let mut own_order = vec![0; weight.len()];
-    rows.turn_back(weight, &mut own_order, width);
-    *weight = own_order;
-    let stored = tensor.rows_as_stored();
-    let blocks =
-        stored.blocks().map(|rows| &weight[rows.start * stored.n_cols * width..rows.end * stored.n_cols * width]);
-    digests.extend(blocks.map(Hash128::of_block));
 }

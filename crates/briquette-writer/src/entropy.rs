@@ -158,4 +158,8 @@ impl Sink for Scratch {
     fn write(&self, _file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         self.file.write_at(offset, bytes)
     }
+
+    fn read(&self, _file: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.file.read_at(offset, out)
+    }
 }

@@ -252,8 +252,8 @@ mod tests {
         }
     }
 
-    /// Tensors without values, which are read in ranges.
-    struct Headers(Vec<TensorInfo>);
+    /// Tensors without values, and whether they are read in ranges.
+    struct Headers(Vec<TensorInfo>, bool);
 
     impl TensorSource for Headers {
         fn tensors(&self) -> &[TensorInfo] {
@@ -265,7 +265,7 @@ mod tests {
         }
 
         fn reads_ranges(&self, _index: usize) -> bool {
-            true
+            self.1
         }
 
         fn files(&self) -> Vec<&InputFile> {
@@ -282,8 +282,8 @@ mod tests {
     #[test]
     fn threads_and_pieces_shrink_with_the_limit_until_a_tensor_is_refused() {
         let info = |name: &str, shape| TensorInfo::checked(name.into(), DType::F32, shape).unwrap();
-        // Only the second tensor is one piece: its outputs are its last axis.
-        let source = Headers(vec![info("flat", vec![4096, 4096]), info("turned", vec![2048, 2048])]);
+        // The second tensor is one piece unless memory is short.
+        let source = Headers(vec![info("flat", vec![4096, 4096]), info("turned", vec![2048, 2048])], true);
         let planned = |axis| {
             let mut plan = Plan::unchanged(&source.0, OutputFormat::Briquette, Nonfinite::Refused);
             plan.tensors[1].output_rows = briquette_core::Rows::of(&source.0[1].shape, axis);
@@ -295,14 +295,15 @@ mod tests {
         assert_eq!(fit(&mut plan, &source, 24 * MB).unwrap(), 2);
         assert_eq!(fit(&mut plan, &source, 20 * MB).unwrap(), 1);
         let mut turned = planned(OutputAxis::Last);
-        // Two copies of 16.8 MB, and three of 8.4 MB of the cast weights.
-        assert_eq!(fit(&mut turned, &source, 1000 * MB).unwrap(), 4);
-        assert_eq!(fit(&mut turned, &source, 75 * MB).unwrap(), 1);
-        let error = fit(&mut turned, &source, 50 * MB).unwrap_err();
+        assert_eq!((fit(&mut turned, &source, 1000 * MB).unwrap(), turned.piece_sizes), (4, PieceSizes::LARGE));
+        assert_eq!((fit(&mut turned, &source, 50 * MB).unwrap(), turned.piece_sizes), (4, PieceSizes::SMALL));
+        // Two copies of 16.8 MB, and three of 8.4 MB of the cast weights, if the tensor cannot be read in ranges.
+        let whole = Headers(source.0.clone(), false);
+        let mut turned = planned(OutputAxis::Last);
+        assert_eq!(fit(&mut turned, &whole, 90 * MB).unwrap(), 1);
+        let error = fit(&mut turned, &whole, 50 * MB).unwrap_err();
         assert_eq!(error.exit_code(), 6);
-        for part in
-            ["memory.limit: cannot compress tensor \"turned\"", "2000000 bytes in use", "expected at most 50000000"]
-        {
+        for part in ["memory.limit: cannot compress tensor \"", "2000000 bytes in use", "expected at most 50000000"] {
             assert!(error.message.contains(part), "{error}");
         }
         assert_eq!(error.message.lines().count(), 1);

@@ -7,6 +7,7 @@ use crate::treatment::Cut;
 use briquette_core::encoded::CodeBlocks;
 use briquette_core::{Affine, ColumnScales, DType, Error, Remedy, Result, Rows, rows, simd};
 use briquette_formats::TensorSource;
+use briquette_formats::io::tensor::read_outputs;
 use std::ops::Range;
 
 impl PieceSizes {
@@ -20,7 +21,8 @@ impl PieceSizes {
         }
         let is_one_group = tensor.quant.is_some_and(|quant| quant.spec.needs_whole());
         let n_bytes = rows.n_elements() * tensor.width();
-        if !reads_ranges || is_one_group || rows.axis.is_turned() || n_bytes <= self.whole_bytes {
+        let is_uncut = rows.axis.is_turned() && !self.cuts_turned;
+        if !reads_ranges || is_one_group || is_uncut || n_bytes <= self.whole_bytes {
             return std::iter::once(0..rows.n_rows).collect();
         }
         let block = rows.rows_per_block();
@@ -105,6 +107,11 @@ pub struct Piece<'a> {
 }
 
 impl PieceReader {
+    /// Returns a buffer that is free until the next piece is read.
+    pub fn spare(&mut self) -> &mut PieceBuffer {
+        &mut self.own_order
+    }
+
     /// Reads a range of rows.
     ///
     /// # Errors
@@ -119,9 +126,15 @@ impl PieceReader {
         let (rows, width) = (tensor.rows(), tensor.width());
         let n_bytes = range.len() * rows.n_cols * width;
         if rows.axis.is_turned() {
-            read_slices(source, tensor.index(), 0, self.own_order.bytes_mut(n_bytes), stop)?;
-            let own_order = self.own_order.bytes(n_bytes);
-            rows.turn(own_order, self.rows.bytes_mut(n_bytes), width);
+            let own_order = self.own_order.bytes_mut(n_bytes);
+            if range.len() == rows.n_rows {
+                read_slices(source, tensor.index(), 0, own_order, stop)?;
+            } else {
+                stop.check()?;
+                read_outputs(source, tensor.index(), rows, range, own_order)?;
+            }
+            let of_piece = Rows { n_rows: range.len(), ..rows };
+            of_piece.turn(self.own_order.bytes(n_bytes), self.rows.bytes_mut(n_bytes), width);
         } else {
             let start = range.start * rows.n_cols * width;
             read_slices(source, tensor.index(), start, self.rows.bytes_mut(n_bytes), stop)?;

@@ -9,11 +9,14 @@ pub struct PieceSizes {
     pub piece_bytes: usize,
     /// The most bytes of scores near a threshold that a survey collects.
     pub key_bytes: usize,
+    /// Whether large tensors whose outputs are not their first axis are cut too. What is written of them is read back.
+    pub cuts_turned: bool,
 }
 
 impl PieceSizes {
     /// The usual sizes.
-    pub const LARGE: Self = Self { whole_bytes: 24 << 20, piece_bytes: 8 << 20, key_bytes: 16 << 20 };
+    pub const LARGE: Self =
+        Self { whole_bytes: 24 << 20, piece_bytes: 8 << 20, key_bytes: 16 << 20, cuts_turned: true };
     /// Sizes for a run with little memory, which reads large tensors more often.
-    pub const SMALL: Self = Self { whole_bytes: 2 << 20, piece_bytes: 1 << 20, key_bytes: 1 << 20 };
+    pub const SMALL: Self = Self { whole_bytes: 2 << 20, piece_bytes: 1 << 20, key_bytes: 1 << 20, cuts_turned: true };
 }

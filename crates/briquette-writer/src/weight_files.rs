@@ -46,4 +46,8 @@ impl Sink for WeightFiles<'_> {
     fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         self.files[file].write_at(offset, bytes)
     }
+
+    fn read(&self, file: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.files[file].read_at(offset, out)
+    }
 }

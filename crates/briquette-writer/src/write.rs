@@ -103,6 +103,8 @@ pub fn write(work: WriteJob) -> Result<Written> {
 /// # Errors
 /// See [`encode`].
 pub fn recompute(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<Outcomes> {
+    // Nothing is written, so nothing can be read back.
+    plan.piece_sizes.cuts_turned = false;
     let surveys = survey(plan, source, workers)?;
     let n_kept: Vec<usize> = surveys.iter().map(|survey| survey.n_kept).collect();
     loop {

@@ -2,7 +2,7 @@
 
 use crate::io::tensor_name::TensorName;
 use crate::io::{InputFile, limits, names};
-use briquette_core::{Affine, ColumnScales, DType, Error, Result, Shape};
+use briquette_core::{Affine, ColumnScales, DType, Error, Result, Rows, Shape};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -136,6 +136,28 @@ pub trait TensorSource: Send + Sync {
 
     /// Returns the files of the source.
     fn files(&self) -> Vec<&InputFile>;
+}
+
+/// Reads some outputs of every input of a tensor whose outputs are not its first axis: `[in, range, ..]`.
+///
+/// `rows` is the view of the whole tensor, and `out` has the size of the range.
+///
+/// # Errors
+/// See [`TensorSource::read`].
+pub fn read_outputs(
+    source: &dyn TensorSource,
+    index: usize,
+    rows: Rows,
+    range: &Range<usize>,
+    out: &mut [u8],
+) -> Result<()> {
+    let n_inputs = rows.n_cols / rows.run.max(1);
+    let of_input = out.len() / n_inputs.max(1);
+    let of_output = of_input / range.len().max(1);
+    for (input, bytes) in out.chunks_mut(of_input.max(1)).enumerate() {
+        source.read(index, (input * rows.n_rows + range.start) * of_output, bytes)?;
+    }
+    Ok(())
 }
 
 /// Returns the first two of `n` names that are equal. It needs four bytes per name, as there may be millions.

@@ -1,6 +1,6 @@
 //! The bytes of weights as ONNX stores them, read from a checkpoint piece by piece.
 
-use super::pack::{packed, paired, transposed, transposed_values};
+use super::pack::{ByteSink, copy_columns, packed, paired, transpose_in_parts, transposed, transposed_values};
 use super::weight_values::CodeSource;
 use briquette_core::rows::{from_f32, to_f32};
 use briquette_core::{DType, Error, GridKind, Grouping, Result};
@@ -9,12 +9,10 @@ use briquette_formats::{Checkpoint, StoredDir, StoredTensor, TensorInfo, TensorS
 use briquette_graph::to_onnx::{OnnxFloat, OnnxNetwork, OnnxWeight, WeightBytes};
 use briquette_graph::{Graph, WeightId};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The bytes that are read at once, if a tensor can be read in pieces.
 const PIECE: usize = 8 << 20;
-
-/// Takes the next bytes of a tensor.
-type ByteSink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// Reads weights of a graph from its checkpoint.
 pub(super) struct WeightReader<'a> {
@@ -49,9 +47,9 @@ impl<'a> WeightReader<'a> {
     pub(super) fn stream(&self, OnnxWeight { weight, bytes }: OnnxWeight, to: &mut ByteSink) -> Result<()> {
         let name = &self.graph.weights[weight.0].name;
         if let Some(codes) = self.codes
-            && let Some(found) = codes.bytes(name, bytes)?
+            && codes.stream(name, bytes, to)?
         {
-            return to(&found);
+            return Ok(());
         }
         let passed = match bytes {
             WeightBytes::Stored => self.stored_elements(weight, to),
@@ -109,10 +107,42 @@ impl<'a> WeightReader<'a> {
 
     fn transposed_floats(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         let (index, info) = self.tensor(weight);
-        let mut bytes = vec![0; info.n_bytes()];
-        self.checkpoint.read(index, 0, &mut bytes)?;
-        let bytes = self.converted(&bytes, info.dtype)?;
-        to(&transposed(&bytes, &info.shape.0, self.float.n_bits() / 8))
+        let (n_rows, n_cols) = (info.shape.0[0], info.shape.0.get(1).copied().unwrap_or(1));
+        let width = info.dtype.n_bits() / 8;
+        if !self.checkpoint.reads_ranges(index) {
+            let mut bytes = vec![0; info.n_bytes()];
+            self.checkpoint.read(index, 0, &mut bytes)?;
+            return to(&self.converted(&transposed(&bytes, &[n_rows, n_cols], width), info.dtype)?);
+        }
+        let fill = |columns: Range<usize>, out: &mut [u8]| match self.checkpoint.stored().is_some() {
+            true => {
+                self.decoded_columns(index, [n_rows, n_cols * width], columns.start * width..columns.end * width, out)
+            }
+            false => {
+                let rows = out.chunks_mut((columns.len() * width).max(1)).enumerate();
+                let start = |row: usize| (row * n_cols + columns.start) * width;
+                rows.into_iter().try_for_each(|(row, out)| self.checkpoint.read(index, start(row), out))
+            }
+        };
+        transpose_in_parts([n_rows, n_cols], width, &mut { fill }, &mut |part| to(&self.converted(part, info.dtype)?))
+    }
+
+    /// Reads bytes `columns` of every row, of a tensor whose rows are decoded many at once.
+    fn decoded_columns(
+        &self,
+        index: usize,
+        [n_rows, row_bytes]: [usize; 2],
+        columns: Range<usize>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let (step, mut rows) = ((PIECE / row_bytes.max(1)).max(1), Vec::new());
+        for start in (0..n_rows).step_by(step) {
+            let n = step.min(n_rows - start);
+            rows.resize(n * row_bytes, 0);
+            self.checkpoint.read(index, start * row_bytes, &mut rows)?;
+            copy_columns(&rows, row_bytes, &columns, &mut out[start * columns.len()..(start + n) * columns.len()]);
+        }
+        Ok(())
     }
 
     /// Converts floats to the model's type.
@@ -157,12 +187,16 @@ impl<'a> WeightReader<'a> {
 
     fn transposed_codes(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         let rows = self.stored(weight)?.2.rows();
-        let mut all = Vec::with_capacity(rows.n_rows * rows.n_cols);
-        self.for_each_rows(weight, &mut |codes| {
-            all.extend_from_slice(bytemuck::cast_slice(codes));
-            Ok(())
-        })?;
-        to(&transposed(&all, &[rows.n_rows, rows.n_cols], 1))
+        let fill = |columns: Range<usize>, out: &mut [u8]| {
+            let mut done = 0;
+            self.for_each_rows(weight, &mut |codes| {
+                let n = codes.len() / rows.n_cols.max(1) * columns.len();
+                copy_columns(bytemuck::cast_slice(codes), rows.n_cols, &columns, &mut out[done..done + n]);
+                done += n;
+                Ok(())
+            })
+        };
+        transpose_in_parts([rows.n_rows, rows.n_cols], 1, &mut { fill }, to)
     }
 
     /// The scale of each row.
@@ -188,14 +222,8 @@ impl<'a> WeightReader<'a> {
     /// Codes with a sign, `[in, out]`.
     fn transposed_blocks(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         let (_, _, tensor) = self.stored(weight)?;
-        let (rows, bits) = (tensor.rows(), tensor.coding.codes.map_or(8, |codes| codes.bits));
-        let mut all = Vec::with_capacity(rows.n_rows * rows.n_cols);
-        self.for_each_rows(weight, &mut |codes| {
-            all.extend_from_slice(bytemuck::cast_slice(codes));
-            Ok(())
-        })?;
-        let turned = transposed(&all, &[rows.n_rows, rows.n_cols], 1);
-        to(&paired(bytemuck::cast_slice(&turned), bits))
+        let bits = tensor.coding.codes.map_or(8, |codes| codes.bits);
+        self.transposed_codes(weight, &mut |part| to(&paired(bytemuck::cast_slice(part), bits)))
     }
 
     fn transposed_block_scales(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {

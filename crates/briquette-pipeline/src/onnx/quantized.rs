@@ -2,10 +2,10 @@
 
 use super::bytes::bytes_of;
 use super::forms::is_transposed_in_memory;
-use super::pack::{transposed, transposed_values};
+use super::pack::{ByteSink, copy_columns, transpose_in_parts};
 use super::weight_values::{CodeSource, WeightValues};
 use briquette_core::encoded::ScaleType;
-use briquette_core::{Affine, DType, Error, Grid, OutputAxis, Result};
+use briquette_core::{Affine, DType, Error, Grid, OutputAxis, Result, Rows};
 use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_graph::onnx::InputDims;
@@ -16,6 +16,7 @@ use briquette_graph::{Graph, Weight, WeightId, known_graph_of};
 use briquette_methods::quant::{input_scale, range};
 use briquette_writer::RunOptions;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -102,11 +103,16 @@ impl<'a> QuantizedLayers<'a> {
 
     /// Reads a matrix `[out, in]`, and its number of columns.
     fn rows_of(&self, name: &str) -> Result<(Vec<f32>, usize)> {
-        let (values, shape) = (self.weights.read(name)?, &self.weights.info(name)?.shape.0);
-        match (self.turned.contains(name), shape.as_slice()) {
-            (true, &[n_in, _]) => Ok((transposed_values(&values, shape), n_in.max(1))),
-            _ => Ok((values, shape.last().copied().unwrap_or(1).max(1))),
-        }
+        let mut values = Vec::with_capacity(self.weights.info(name)?.n_elements());
+        let n_cols = self.weights.for_each_rows(name, self.axis(name), &mut |rows| {
+            values.extend_from_slice(rows);
+            Ok(())
+        })?;
+        Ok((values, n_cols.max(1)))
+    }
+
+    fn axis(&self, name: &str) -> OutputAxis {
+        if self.turned.contains(name) { OutputAxis::Last } else { OutputAxis::First }
     }
 
     fn codes_of(&self, name: &str) -> Result<Arc<RowCodes>> {
@@ -115,48 +121,59 @@ impl<'a> QuantizedLayers<'a> {
         if let Some((_, codes)) = last.as_ref().filter(|(known, _)| known == name) {
             return Ok(codes.clone());
         }
-        let (mut values, n_cols) = self.rows_of(name)?;
-        if let Some(Some((_, scale))) = self.layers.get(name) {
-            for row in values.chunks_mut(n_cols) {
-                row.iter_mut().zip(scale.iter()).for_each(|(value, scale)| *value /= scale);
-            }
-        }
+        // The codes of another weight are not kept beside these.
+        *last = None;
+        let info = self.weights.info(name)?;
+        let n_cols = Rows::of(&info.shape, self.axis(name)).n_cols.max(1);
         let scale_type = if self.tables.contains_key(name) { ScaleType::F16 } else { ScaleType::F32 };
-        let codes = Arc::new(coded(&values, n_cols, scale_type));
+        let input_scale = self.layers.get(name).and_then(Option::as_ref).map(|(_, scale)| scale.as_slice());
+        let mut codes = RowCodes { codes: Vec::with_capacity(info.n_elements()), scales: Vec::new() };
+        self.weights.for_each_rows(name, self.axis(name), &mut |rows| {
+            for row in rows.chunks_mut(n_cols) {
+                row.iter_mut().zip(input_scale.into_iter().flatten()).for_each(|(value, scale)| *value /= scale);
+                codes.push(row, scale_type);
+            }
+            Ok(())
+        })?;
+        let codes = Arc::new(codes);
         *last = Some((name.to_string(), codes.clone()));
         Ok(codes)
     }
 }
 
 impl CodeSource for QuantizedLayers<'_> {
-    fn bytes(&self, name: &str, bytes: WeightBytes) -> Result<Option<Vec<u8>>> {
-        Ok(match bytes {
-            WeightBytes::InputScales => {
-                let scale = self.layers.get(name).cloned().flatten();
-                scale.map(|(_, scale)| bytemuck::cast_slice(&scale).to_vec())
-            }
-            WeightBytes::RowScales => Some(bytes_of(&self.codes_of(name)?.scales, DType::F32)),
-            WeightBytes::HalfRowScales => Some(bytes_of(&self.codes_of(name)?.scales, DType::F16)),
-            WeightBytes::Codes => Some(bytemuck::cast_slice(&self.codes_of(name)?.codes).to_vec()),
+    fn stream(&self, name: &str, bytes: WeightBytes, to: &mut ByteSink) -> Result<bool> {
+        match bytes {
+            WeightBytes::InputScales => match self.layers.get(name) {
+                Some(Some((_, scale))) => to(bytemuck::cast_slice(scale))?,
+                _ => return Ok(false),
+            },
+            WeightBytes::RowScales => to(&bytes_of(&self.codes_of(name)?.scales, DType::F32))?,
+            WeightBytes::HalfRowScales => to(&bytes_of(&self.codes_of(name)?.scales, DType::F16))?,
+            WeightBytes::Codes => to(bytemuck::cast_slice(&self.codes_of(name)?.codes))?,
             WeightBytes::TransposedCodes => {
                 let found = self.codes_of(name)?;
-                let shape = [found.scales.len(), found.codes.len() / found.scales.len().max(1)];
-                Some(transposed(bytemuck::cast_slice(&found.codes), &shape, 1))
+                let (codes, n_rows) = (bytemuck::cast_slice(&found.codes), found.scales.len());
+                let n_cols = codes.len() / n_rows.max(1);
+                let mut fill = |columns: Range<usize>, out: &mut [u8]| {
+                    copy_columns(codes, n_cols, &columns, out);
+                    Ok(())
+                };
+                transpose_in_parts([n_rows, n_cols], 1, &mut fill, to)?;
             }
-            _ => None,
-        })
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 }
 
-/// Rounds each row to int8 with a scale of its own, which the type holds if it can.
-fn coded(values: &[f32], n_cols: usize, scale_type: ScaleType) -> RowCodes {
-    let mut found = RowCodes { codes: Vec::with_capacity(values.len()), scales: Vec::new() };
-    for row in values.chunks(n_cols) {
+impl RowCodes {
+    /// Rounds a row to int8 with a scale of its own, which the type holds if it can.
+    fn push(&mut self, row: &[f32], scale_type: ScaleType) {
         let affine = scale_type.round(range::absmax(row, Grid::INT8));
-        found.codes.extend(row.iter().map(|value| affine.quantize(*value, Grid::INT8)));
-        found.scales.push(affine.scale);
+        self.codes.extend(row.iter().map(|value| affine.quantize(*value, Grid::INT8)));
+        self.scales.push(affine.scale);
     }
-    found
 }
 
 /// The matrices that nodes of this kind have at a position.
@@ -206,7 +223,8 @@ mod tests {
 
     #[test]
     fn rows_are_rounded_with_a_scale_each() {
-        let found = coded(&[1.27, -0.64, 0.0, 0.0, 12.7, 0.1], 2, ScaleType::F32);
+        let mut found = RowCodes { codes: Vec::new(), scales: Vec::new() };
+        [[1.27, -0.64], [0.0, 0.0], [12.7, 0.1]].iter().for_each(|row| found.push(row, ScaleType::F32));
         assert_eq!(found.codes, [127, -64, 0, 0, 127, 1]);
         assert!((found.scales[0] - 0.01).abs() < 1e-7 && (found.scales[2] - 0.1).abs() < 1e-6);
     }

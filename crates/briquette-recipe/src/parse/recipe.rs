@@ -81,6 +81,9 @@ impl Recipe {
         let calibration = CalibrationRun::from_raw(&raw)?;
         let budget = Budget::from_raw(&raw, &parts, &stages)?;
         let evaluate = Evaluate::from_checked(&raw)?;
+        let keeps_places = parts.is_empty() && budget.is_none() && raw.output.storage.as_deref() != Some("entropy");
+        let profile = format_for(raw.output.format.as_deref(), &model, keeps_places)?;
+        let has_steps = budget.as_ref().is_some_and(|budget| budget.has_steps);
         used::check_memory(&raw)?;
         used::check_select(&raw)?;
         let rule = |rule: &RawRole| {
@@ -93,9 +96,9 @@ impl Recipe {
             layout: raw.model.layout,
             roles: raw.model.roles.iter().map(rule).collect::<Result<_>>()?,
             allow_nonfinite: raw.model.allow_nonfinite,
-            profile: format_for(raw.output.format.as_deref(), &model, parts.is_empty() && budget.is_none())?,
+            profile,
             model,
-            codes_entropy: codes_entropy(&raw.output, budget.as_ref().is_some_and(|budget| budget.has_steps))?,
+            codes_entropy: codes_entropy(&raw.output, has_steps, profile)?,
             allow_untested: raw.output.allow_untested,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
             parts,
@@ -189,17 +192,22 @@ fn format_for(name: Option<&str>, model: &Path, keeps_places: bool) -> Result<Ou
 }
 
 /// Returns whether codes are entropy-coded; only Briquette's own format supports this.
-fn codes_entropy(output: &RawOutput, has_steps: bool) -> Result<bool> {
+fn codes_entropy(output: &RawOutput, has_steps: bool, profile: OutputFormat) -> Result<bool> {
     let asked = output.storage.as_deref();
-    let asked = asked.map(|storage| one_of("output.storage", storage, &[("auto", false), ("entropy", true)]));
-    let is_entropy = asked.transpose()?.unwrap_or(has_steps);
-    let profile = profile_of(output.format.as_deref())?;
-    if is_entropy && profile != OutputFormat::Briquette {
-        let message = format!(
-            "output.storage: found \"entropy\" with the format {}, expected the format briquette, which alone supports it",
-            profile.name()
-        );
-        return Err(Error::config(message));
+    let asked =
+        asked.map(|storage| one_of("output.storage", storage, &[("auto", false), ("entropy", true)])).transpose()?;
+    let is_entropy = asked.unwrap_or(has_steps);
+    if !is_entropy || profile == OutputFormat::Briquette {
+        return Ok(is_entropy);
     }
-    Ok(is_entropy)
+    let name = profile.name();
+    Err(Error::config(match asked {
+        Some(_) => format!(
+            "output.storage: found \"entropy\" with the format {name}, expected the format briquette, which alone supports it"
+        ),
+        None => format!(
+            "output.format: found {name} with a budget of step sizes, expected the format briquette, which alone stores them; list \
+             budget.choices, or export the output"
+        ),
+    }))
 }

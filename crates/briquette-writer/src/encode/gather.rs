@@ -2,10 +2,11 @@
 
 use super::outcomes::{Outcomes, TaskOutcome};
 use super::output_error::OutputError;
+use super::turned::PieceDigests;
 use crate::narrow::Narrowness;
 use crate::plan::Plan;
 use crate::weight_norm::NormSums;
-use briquette_core::{ErrorStats, TensorHasher};
+use briquette_core::{ErrorStats, Hash128, TensorHasher};
 use std::collections::BTreeMap;
 
 /// The results of the tasks that ran.
@@ -16,6 +17,8 @@ pub(super) struct GatheredOutcomes<'a> {
     parts: BTreeMap<(usize, usize), TaskOutcome>,
     /// Sums over the directions of weight norms, in the same order.
     norms: BTreeMap<(usize, usize), Box<NormSums>>,
+    /// Hashes that do not follow from the digests of tasks, by tensor.
+    hashes: BTreeMap<usize, Hash128>,
 }
 
 impl<'a> GatheredOutcomes<'a> {
@@ -29,7 +32,7 @@ impl<'a> GatheredOutcomes<'a> {
             narrow: BTreeMap::new(),
             block_ends: BTreeMap::new(),
         };
-        Self { plan, outcomes, parts: BTreeMap::new(), norms: BTreeMap::new() }
+        Self { plan, outcomes, parts: BTreeMap::new(), norms: BTreeMap::new(), hashes: BTreeMap::new() }
     }
 
     /// Adds the result of a task; `nth` is its number if its tensor has several tasks.
@@ -46,6 +49,20 @@ impl<'a> GatheredOutcomes<'a> {
     /// Takes the sums over directions out, each with the index of its tensor.
     pub(super) fn take_norms(&mut self) -> Vec<(usize, NormSums)> {
         std::mem::take(&mut self.norms).into_iter().map(|((tensor, _), sums)| (tensor, *sums)).collect()
+    }
+
+    /// Takes the digests of the tasks of some tensors with several tasks out, by tensor and task.
+    pub(super) fn take_digests(&mut self, is_taken: impl Fn(usize) -> bool) -> BTreeMap<usize, PieceDigests> {
+        let mut taken = BTreeMap::<usize, PieceDigests>::new();
+        for ((tensor, _), found) in self.parts.iter_mut().filter(|((tensor, _), _)| is_taken(*tensor)) {
+            taken.entry(*tensor).or_default().push(std::mem::take(&mut found.digests));
+        }
+        taken
+    }
+
+    /// Sets the hashes of tensors whose digests were taken out.
+    pub(super) fn put_hashes(&mut self, hashes: BTreeMap<usize, Hash128>) {
+        self.hashes = hashes;
     }
 
     /// Returns the outcomes of all tensors.
@@ -80,7 +97,8 @@ impl<'a> GatheredOutcomes<'a> {
         }
         narrowness.is_all_lost = stats.is_all_lost();
         let outcomes = &mut self.outcomes;
-        (outcomes.hashes[tensor], outcomes.stats[tensor]) = (hasher.finish(), stats);
+        let hash = self.hashes.remove(&tensor).unwrap_or_else(|| hasher.finish());
+        (outcomes.hashes[tensor], outcomes.stats[tensor]) = (hash, stats);
         if narrowness != Narrowness::default() {
             outcomes.narrow.insert(tensor, narrowness);
         }

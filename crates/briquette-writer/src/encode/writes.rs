@@ -23,6 +23,12 @@ pub trait Sink: Sync {
     /// # Errors
     /// Io: the file cannot be written.
     fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Reads written bytes back.
+    ///
+    /// # Errors
+    /// Io: the file cannot be read.
+    fn read(&self, file: usize, offset: u64, out: &mut [u8]) -> Result<()>;
 }
 
 /// The location of a part in a file.
@@ -50,6 +56,10 @@ impl Sink for Nowhere {
 
     fn write(&self, _file: usize, _offset: u64, _bytes: &[u8]) -> Result<()> {
         Ok(())
+    }
+
+    fn read(&self, _file: usize, _offset: u64, _out: &mut [u8]) -> Result<()> {
+        Err(Error::bug("nothing was written"))
     }
 }
 
@@ -200,6 +210,11 @@ mod tests {
             let n = written.1.len().max(end);
             written.1.resize(n, 0);
             written.1[offset as usize..end].copy_from_slice(bytes);
+            Ok(())
+        }
+
+        fn read(&self, _file: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+            out.copy_from_slice(&self.0.lock().unwrap().1[offset as usize..offset as usize + out.len()]);
             Ok(())
         }
     }

@@ -21,3 +21,39 @@ pub(in crate::to_onnx) fn without_unused(mut network: OnnxNetwork) -> OnnxNetwor
     network.weights = weights;
     network
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::to_onnx::{OnnxWeight, WeightBytes};
+    use crate::{Graph, WeightId};
+    use briquette_formats::onnx_write::{OnnxDim, OnnxModel, OnnxTensor, OnnxType, OnnxValue};
+
+    #[test]
+    fn a_tensor_stays_if_a_node_reads_it_or_if_it_is_an_output() {
+        let tensor = |(at, name): (usize, &str)| OnnxTensor {
+            name: name.into(),
+            dtype: OnnxType::F32,
+            shape: vec![2],
+            data: OnnxData::Streamed(at),
+        };
+        let value = |name: &str| OnnxValue::new(name, OnnxType::F32, vec![OnnxDim::Fixed(2)]);
+        let add = OnnxNode::new(("", "Add"), vec!["x".into(), "read".into()], vec!["y".into()], Vec::new());
+        let model = OnnxModel {
+            nodes: vec![add],
+            inputs: vec![value("x")],
+            outputs: vec![value("y"), value("constant")],
+            tensors: ["unused", "read", "constant"].into_iter().enumerate().map(tensor).collect(),
+            ..OnnxModel::default()
+        };
+        let weights = (0..3).map(|at| OnnxWeight { weight: WeightId(at), bytes: WeightBytes::Stored }).collect();
+        let found = without_unused(OnnxNetwork { model, weights, graph: Graph::default(), values: Default::default() });
+        let kept: Vec<(&str, WeightId)> = (found.model.tensors.iter())
+            .map(|tensor| match tensor.data {
+                OnnxData::Streamed(at) => (tensor.name.as_str(), found.weights[at].weight),
+                _ => panic!("all are streamed"),
+            })
+            .collect();
+        assert_eq!(kept, [("read", WeightId(1)), ("constant", WeightId(2))]);
+    }
+}

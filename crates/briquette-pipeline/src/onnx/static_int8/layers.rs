@@ -3,7 +3,7 @@
 use super::layer::{FoldedLayer, InputChannels, codes_of, quantized};
 use super::observe::{ObservedRanges, observed};
 use super::{StaticFigures, StaticInt8};
-use crate::onnx::pack::{transposed, transposed_values};
+use crate::onnx::pack::{ByteSink, transposed, transposed_values};
 use crate::onnx::weight_values::{CodeSource, WeightValues};
 use briquette_core::{OutputAxis, Result};
 use briquette_formats::Checkpoint;
@@ -78,14 +78,17 @@ impl StaticLayers<'_> {
 }
 
 impl CodeSource for StaticLayers<'_> {
-    fn bytes(&self, name: &str, bytes: WeightBytes) -> Result<Option<Vec<u8>>> {
+    fn stream(&self, name: &str, bytes: WeightBytes, to: &mut ByteSink) -> Result<bool> {
         let is_codes = matches!(bytes, WeightBytes::Codes | WeightBytes::TransposedCodes);
-        let Some((layer, scales)) = self.layers.get(name).filter(|_| is_codes) else { return Ok(None) };
+        let Some((layer, scales)) = self.layers.get(name).filter(|_| is_codes) else { return Ok(false) };
         let codes = quantized(&self.folded(layer)?.weight, scales, self.max_code);
         let codes: &[u8] = bytemuck::cast_slice(&codes);
-        Ok(Some(match bytes {
-            WeightBytes::TransposedCodes => transposed(codes, &[scales.len(), codes.len() / scales.len().max(1)], 1),
-            _ => codes.to_vec(),
-        }))
+        match bytes {
+            WeightBytes::TransposedCodes => {
+                to(&transposed(codes, &[scales.len(), codes.len() / scales.len().max(1)], 1))?;
+            }
+            _ => to(codes)?,
+        }
+        Ok(true)
     }
 }
