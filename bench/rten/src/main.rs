@@ -4,6 +4,7 @@
 //! for each input, and the median time of RUNS runs after the first is printed in milliseconds. Weights are packed when the model
 //! is loaded, which is rten's fastest setting. `RTEN_NUM_THREADS` sets the number of threads.
 
+use rten_tensor::prelude::*;
 use rten::{DataType, ModelOptions, NodeId, Value, ValueOrView, ValueType};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use std::error::Error;
