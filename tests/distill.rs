@@ -100,8 +100,8 @@ fn a_memory_limit_below_the_weights_is_refused_by_run_and_plan_before_any_writin
     let plan = sandbox.run("plan recipe.toml");
     assert!(plan.code == 6 && plan.stdout.contains("limit 50.00 kB"), "{}", plan.stdout);
 
-    // The weights fit, but the data or one item in training does not. The latter is measured. No file is left behind. What is
-    // in use depends on the processor's caches, so each limit is just above what the last error names.
+    // The weights fit, but the data or one item in training does not. The latter is measured. No file is left behind.
+    // The memory in use depends on the processor's caches, so each limit is just above the sum that the last error names.
     let (mut limit, mut reasons) = (1_000_000, vec!["cannot read", "cannot decode the images", "for one item"]);
     for _ in 0..8 {
         let stages = with(&format!("{limit}B")).replace("[[stage]]\nkind = \"prune\"\nsparsity = 0.8\n", "");

@@ -118,7 +118,7 @@ fn a_batch_beyond_the_memory_limit_is_refused_before_it_runs() {
         format!("{}\n", "Rates were left as they are after a meeting of the bank. ".repeat(9)).repeat(64),
     );
     sandbox.ok("eval minilm --data long.txt --memory-limit 160MB --quiet");
-    // What one item needs depends on the processor's caches. A batch of 32 needs 1.5 MB more.
+    // The needs of one item depend on the processor's caches. A batch of 32 needs 1.5 MB more.
     let mut limit = 102_000_000;
     for words in ["a batch of 1 needs about", "batch_size = \"auto\""] {
         let line =
