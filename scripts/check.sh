@@ -13,9 +13,10 @@ RUSTDOCFLAGS="-D warnings" cargo doc --workspace --features briquette/cuda,briqu
 # The library and the command without their optional features.
 cargo clippy --quiet -p briquette --all-targets -- -D warnings
 cargo clippy --quiet -p briquette --no-default-features -- -D warnings
-cargo test --quiet -p briquette-formats --no-default-features --test without_pytorch
 cargo clippy --quiet -p briquette-cli --no-default-features --all-targets -- -D warnings
-cargo test --quiet -p briquette-cli --no-default-features --test e2e light::
+# In the profile of the README's first command and of the Python package's tests, so that they share what is compiled.
+cargo test --quiet --profile quick -p briquette-formats --no-default-features --test without_pytorch
+cargo test --quiet --profile quick -p briquette-cli --no-default-features --test e2e light::
 
 just dev size
 just dev language

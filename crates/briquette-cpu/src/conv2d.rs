@@ -48,8 +48,9 @@ pub struct Int8Conv2d<'a> {
 
 /// Convolves images `x` `[n, in, height, width]` to `y` `[n, out, out height, out width]`.
 ///
-/// Uses the instructions of `level`. Each image has its own scale and zero point; padding is exactly zero. An
-/// image with a NaN or an infinity gives an image of NaN. `n`, channels and pixels may be 0.
+/// Uses the instructions of `level`. Each image has its own scale and zero point; padding is exactly zero. In a
+/// [pointwise](Conv2dShape::is_pointwise) convolution, each pixel has its own. An image or pixel with a NaN or an infinity
+/// gives NaN. `n`, channels and pixels may be 0.
 ///
 /// # Panics
 /// - If the lengths of `x`, `y` or the epilogue do not match the shape.
@@ -89,7 +90,8 @@ fn each_image<T: ActivationElement, W: Int8Weights>(
     }
     let how = How::of(&shape, weights);
     for (i, y) in y.chunks_exact_mut(shape.n_out * n_pixels).enumerate() {
-        let image = Image::new(level, &x[i * n_values..(i + 1) * n_values], shape.n_in, [height, width], grid);
+        let quantize = if shape.is_pointwise() { Image::by_pixel } else { Image::new };
+        let image = quantize(level, &x[i * n_values..(i + 1) * n_values], shape.n_in, [height, width], grid);
         let run = ImageConv { level, shape: &shape, weights, image: &image, how: &how, epilogue };
         let n_threads = threads_for(shape.depth() * shape.n_out * n_pixels, PAYS);
         run.pixels(0, OutputBlock::new(y, shape.n_out, n_pixels), n_threads);

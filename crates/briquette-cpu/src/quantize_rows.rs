@@ -67,6 +67,11 @@ impl QuantizedRows {
         self.zeros.resize(n_rows, zero);
     }
 
+    /// Sets the scale and zero point of a row.
+    pub(crate) fn set_scale(&mut self, row: usize, (scale, zero): (f32, i32)) {
+        (self.scales[row], self.zeros[row]) = (scale, zero);
+    }
+
     pub(crate) fn row_mut(&mut self, row: usize) -> &mut [u8] {
         let (stride, n_cols) = (self.stride(), self.n_cols);
         &mut self.codes.bytes_mut()[row * stride..][..n_cols]

@@ -11,6 +11,7 @@ mod avx2;
 mod avx512;
 mod block;
 mod code_panels;
+mod column_quantizers;
 mod dispatch;
 #[cfg(target_arch = "x86_64")]
 mod float_panel;
@@ -31,9 +32,10 @@ mod weight_only;
 
 pub(crate) use block::OutputBlock;
 pub(crate) use code_panels::{turn_rows, weave_rows};
+pub(crate) use column_quantizers::{COLUMNS, ColumnRanges};
 pub(crate) use dispatch::{
-    depthwise, dot, expand_panel, multiply_float_panel, multiply_int4_panel, multiply_weight_rows, quantize,
-    quantize_row, turn_bytes, turn_square, value_range,
+    add_to_ranges, depthwise, dot, expand_panel, multiply_float_panel, multiply_int4_panel, multiply_weight_rows,
+    quantize, quantize_columns, quantize_row, turn_bytes, turn_square, value_range,
 };
 pub(crate) use int4::Int4Panel;
 pub(crate) use kernel::Kernel;

@@ -48,7 +48,7 @@ impl DeviceConv2d {
     }
 
     /// Convolves images, one per row of `x`, to `y` `[image, out, height, width]`; each image is quantized
-    /// separately.
+    /// separately. See [`Self::forward_pixels`] for kernels of one tap.
     ///
     /// # Panics
     /// If sizes disagree, or the groups do not divide the outputs.
@@ -66,6 +66,7 @@ impl DeviceConv2d {
         let (images, rows) = launch::quantize(gpu, x, pack::row_words(x.n_cols), symmetric);
         let place = OutputPlacement {
             image_rows: n_pixels,
+            scale_rows: n_pixels,
             image_stride: n_out * n_pixels,
             row_stride: 1,
             col_stride: n_pixels,
@@ -88,5 +89,32 @@ impl DeviceConv2d {
                 multiply(&Product { codes: &patches, rows: &rows, weights, place, epilogue }, y);
             }
         }
+    }
+
+    /// Convolves with a kernel of one tap: each row of `x` is the pixel of an output and is quantized separately. Writes
+    /// `y` `[image, out, height, width]`.
+    ///
+    /// # Panics
+    /// If sizes disagree.
+    pub fn forward_pixels(&self, x: &Floats, symmetric: bool, epilogue: &DeviceEpilogue, y: &Floats) {
+        let [n_out, n_in, height, width] = self.dims;
+        assert_eq!([x.n_cols, height, width], [n_in, 1, 1], "channels of a pixel, and taps");
+        assert_eq!(y.n_rows * y.n_cols, x.n_rows * n_out, "outputs of {} pixels", x.n_rows);
+        if y.n_rows * y.n_cols == 0 {
+            return;
+        }
+        let (gpu, weights, n_pixels) = (self.weights.gpu(), &self.weights, y.n_cols / n_out);
+        let (codes, rows) = launch::quantize(gpu, x, weights.row_words(), symmetric);
+        let place = OutputPlacement {
+            image_rows: n_pixels,
+            scale_rows: 1,
+            image_stride: n_out * n_pixels,
+            row_stride: 1,
+            col_stride: n_pixels,
+            first_row: 0,
+            first_col: 0,
+            end_col: n_out,
+        };
+        multiply(&Product { codes: &codes, rows: &rows, weights, place, epilogue }, y);
     }
 }

@@ -18,12 +18,14 @@ pub struct EpilogueFlags {
     pub relu: bool,
 }
 
-/// The positions of outputs. Row `r` of the product is row `r % image_rows` of image `r / image_rows`; an image
-/// has one scale.
+/// The positions of outputs. Row `r` of the product is row `r % image_rows` of image `r / image_rows`, and has scale
+/// `r / scale_rows`.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub struct OutputLayout {
     /// Rows per image.
     pub image_rows: u32,
+    /// Rows that share a scale.
+    pub scale_rows: u32,
     /// Stride between images, in outputs.
     pub image_stride: u32,
     /// Stride between rows, in outputs.
@@ -36,12 +38,12 @@ pub struct OutputLayout {
     pub first_col: u32,
 }
 
-/// Returns the image of a row, and the position of its first output.
+/// Returns the index of a row's scale, and the position of its first output.
 #[cube]
 pub fn place(layout: &OutputLayout, row: usize) -> (usize, usize) {
     let row = layout.first_row as usize + row;
     let (image, pixel) = (row / layout.image_rows as usize, row % layout.image_rows as usize);
-    (image, image * layout.image_stride as usize + pixel * layout.row_stride as usize)
+    (row / layout.scale_rows as usize, image * layout.image_stride as usize + pixel * layout.row_stride as usize)
 }
 
 /// Writes the output of column `col` from its value before [`EpilogueFlags`]; `first` is the position of the

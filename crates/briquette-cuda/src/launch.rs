@@ -119,8 +119,10 @@ impl DeviceEpilogue {
 /// The positions of a product's outputs; see [`crate::epilogue::OutputLayout`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OutputPlacement {
-    /// Rows that share a scale.
+    /// Rows per image.
     pub image_rows: usize,
+    /// Rows that share a scale.
+    pub scale_rows: usize,
     /// Stride between images, in outputs.
     pub image_stride: usize,
     /// Stride between rows, in outputs.
@@ -140,6 +142,7 @@ impl OutputPlacement {
     pub(crate) const fn rows(n_cols: usize) -> Self {
         Self {
             image_rows: 1,
+            scale_rows: 1,
             image_stride: n_cols,
             row_stride: 0,
             col_stride: 1,
@@ -155,8 +158,10 @@ impl OutputPlacement {
     }
 
     fn launch(self) -> OutputLayoutLaunch {
-        let Self { image_rows, image_stride, row_stride, col_stride, first_row, first_col, end_col: _ } = self;
-        let [a, b, c, d, e, f] = [image_rows, image_stride, row_stride, col_stride, first_row, first_col].map(u32_of);
-        OutputLayoutLaunch::new(a, b, c, d, e, f)
+        let Self { image_rows, scale_rows, image_stride, row_stride, col_stride, first_row, first_col, end_col: _ } =
+            self;
+        let rows = [image_rows, scale_rows, image_stride, row_stride, col_stride, first_row, first_col];
+        let [a, b, c, d, e, f, g] = rows.map(u32_of);
+        OutputLayoutLaunch::new(a, b, c, d, e, f, g)
     }
 }

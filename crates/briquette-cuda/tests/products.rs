@@ -25,8 +25,10 @@ struct Case {
     scale: Vec<f32>,
     shift: Vec<f32>,
     before: Vec<f32>,
-    /// Rows that share a scale.
+    /// Rows of an image.
     image_rows: usize,
+    /// Rows that share a scale.
+    scale_rows: usize,
     /// The first column to compute.
     first_col: usize,
     finish: EpilogueFlags,
@@ -41,18 +43,29 @@ const FINISHES: [EpilogueFlags; 3] = [
 impl Case {
     /// Returns a case with `m` rows in images of `image_rows`, `n` columns and `k` inputs.
     fn new([m, n, k]: [usize; 3], image_rows: usize, first_col: usize, finish: EpilogueFlags) -> Self {
-        let n_images = m.div_ceil(image_rows);
+        Self::with_scales([m, n, k], [image_rows; 2], first_col, finish)
+    }
+
+    /// Returns the same with a scale for every `scale_rows` rows.
+    fn with_scales(
+        [m, n, k]: [usize; 3],
+        [image_rows, scale_rows]: [usize; 2],
+        first_col: usize,
+        finish: EpilogueFlags,
+    ) -> Self {
+        let n_scales = m.div_ceil(scale_rows);
         Self {
             shape: [m, n, k],
             a: codes(m * k, 3, 1),
             b: codes(n * k, 5, 2),
-            scales: floats(n_images, 7).iter().map(|scale| scale + 1.5).collect(),
-            zeros: (0..n_images).map(|i| i as i32 * 37 % 255 - 128).collect(),
+            scales: floats(n_scales, 7).iter().map(|scale| scale + 1.5).collect(),
+            zeros: (0..n_scales).map(|i| i as i32 * 37 % 255 - 128).collect(),
             col_scales: floats(n, 11).iter().map(|scale| scale * 0.01).collect(),
             scale: floats(n, 13),
             shift: floats(n, 17),
             before: floats(m * n, 19),
             image_rows,
+            scale_rows,
             first_col,
             finish,
         }
@@ -69,10 +82,10 @@ impl Case {
         let ([m, n, k], mut y) = (self.shape, self.before.clone());
         for row in 0..m {
             for col in self.first_col..n {
-                let image = row / self.image_rows;
+                let scale = row / self.scale_rows;
                 let products = (0..k)
-                    .map(|i| (i32::from(self.a[row * k + i]) - self.zeros[image]) * i32::from(self.b[col * k + i]));
-                let mut value = products.sum::<i32>() as f32 * self.scales[image] * self.col_scales[col];
+                    .map(|i| (i32::from(self.a[row * k + i]) - self.zeros[scale]) * i32::from(self.b[col * k + i]));
+                let mut value = products.sum::<i32>() as f32 * self.scales[scale] * self.col_scales[col];
                 value = if self.finish.scale { value * self.scale[col] } else { value };
                 value = if self.finish.shift { value + self.shift[col] } else { value };
                 let y = &mut y[self.place(row, col)];
@@ -104,8 +117,8 @@ impl Case {
     fn scalars(&self, row_units: usize) -> Vec<ByValue> {
         let [m, n, _] = self.shape;
         let target = match self.image_rows {
-            1 => [1, n, 0, 1, 0, self.first_col],
-            rows => [rows, n * rows, 1, rows, 0, self.first_col],
+            1 => [1, self.scale_rows, n, 0, 1, 0, self.first_col],
+            rows => [rows, self.scale_rows, n * rows, 1, rows, 0, self.first_col],
         };
         [m, n, row_units].into_iter().chain(target).map(|n| ByValue::of(n as u32)).collect()
     }
@@ -194,13 +207,16 @@ fn matrix_instructions_give_the_sums_at_awkward_shapes() {
 #[test]
 fn products_write_images_and_only_their_columns() {
     for (first_col, is_sparse) in [(0, false), (16, true), (7, false)] {
-        let case = Case::new([60, 40, 50], 20, first_col, FINISHES[2]);
-        let Some(y) = case.mma(MmaTile::MEDIUM, is_sparse) else { return };
-        case.assert_eq(&y, "mma");
-        case.assert_eq(&case.dp4a().expect("a compiler"), "dp4a");
-        case.assert_eq(&case.few_rows(4).expect("a compiler"), "few rows");
-        if is_sparse {
-            case.assert_eq(&case.few_rows_sparse(4).expect("a compiler"), "few rows, sparse");
+        // One scale for an image, or for each of its rows.
+        for scale_rows in [20, 1] {
+            let case = Case::with_scales([60, 40, 50], [20, scale_rows], first_col, FINISHES[2]);
+            let Some(y) = case.mma(MmaTile::MEDIUM, is_sparse) else { return };
+            case.assert_eq(&y, "mma");
+            case.assert_eq(&case.dp4a().expect("a compiler"), "dp4a");
+            case.assert_eq(&case.few_rows(4).expect("a compiler"), "few rows");
+            if is_sparse {
+                case.assert_eq(&case.few_rows_sparse(4).expect("a compiler"), "few rows, sparse");
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ use briquette_core::{Error, InputStats, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::graph_net::{AnyTensor, RunInputs};
 use briquette_models::memory::take_scratch;
-use briquette_models::{Arch, BlockState, GraphNet};
+use briquette_models::{Arch, BlockState, GraphNet, device};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -131,7 +131,7 @@ impl<'a> LayerwiseRunner<'a> {
     /// # Errors
     /// Config and Input: the checkpoint does not match the architecture.
     pub fn parts(checkpoint: &Checkpoint, arch: Arch) -> Result<NetworkParts> {
-        let (network, names) = GraphNet::blank(arch, checkpoint, &Device::default())?;
+        let (network, names) = GraphNet::blank(arch, checkpoint, &device("cpu")?)?;
         Ok(NetworkParts::of(&network, &names))
     }
 
@@ -140,7 +140,7 @@ impl<'a> LayerwiseRunner<'a> {
     /// # Errors
     /// Config and Input: the checkpoint does not match the architecture.
     pub fn layers_of(checkpoint: &Checkpoint, arch: Arch) -> Result<BTreeSet<String>> {
-        let (network, names) = GraphNet::blank(arch, checkpoint, &Device::default())?;
+        let (network, names) = GraphNet::blank(arch, checkpoint, &device("cpu")?)?;
         layers_of(&network, &names)
     }
 

@@ -25,7 +25,7 @@ use briquette_formats::Checkpoint;
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::graph_net::AnyTensor;
 use briquette_models::text::Pooling;
-use briquette_models::{Arch, GraphNet, Input, ModelTask};
+use briquette_models::{Arch, GraphNet, Input, ModelTask, device};
 use briquette_nn::{NameMap, Probe};
 use burn::tensor::{Device, Gradients, Tensor};
 use squares::GradientSquares;
@@ -144,7 +144,7 @@ impl LossOutputs {
     fn of(input: &Input, arch: Arch, checkpoint: &Checkpoint) -> Result<Self> {
         Ok(match (input, arch.task()) {
             (Input::Text { pooling, .. }, ModelTask::Encoder) => {
-                let (network, _) = GraphNet::blank(arch, checkpoint, &Device::default())?;
+                let (network, _) = GraphNet::blank(arch, checkpoint, &device("cpu")?)?;
                 match network.classifies_text() {
                     true if network.output_width() == 1 => Self::Scores,
                     true => Self::TextClasses { of_tokens: network.classifies_tokens() },

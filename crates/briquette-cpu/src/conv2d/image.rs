@@ -1,7 +1,7 @@
 //! The codes of one image, with channels last.
 
 use crate::activations::{ActivationElement, ActivationGrid};
-use crate::simd::{self, RowQuantizer, ValueRange};
+use crate::simd::{self, COLUMNS, ColumnRanges, ValueRange};
 use briquette_core::simd::SimdLevel;
 use rayon::prelude::*;
 
@@ -9,20 +9,22 @@ use rayon::prelude::*;
 const RANGE_CHUNK: usize = 1 << 16;
 /// Pixels and channels that a thread transposes together: whole cache lines of codes, which stay in the L1
 /// cache.
-const PIXELS: usize = 256;
+const PIXELS: usize = COLUMNS;
 const CHANNELS: usize = 64;
 
-/// Codes of one image `[height, width, channel]` with one scale and zero point.
+/// Codes of one image `[height, width, channel]`, with one scale and zero point for the image or for each pixel.
 pub(crate) struct Image {
     codes: Vec<u8>,
     n_channels: usize,
     pub(crate) size: [usize; 2],
     pub(crate) scale: f32,
     pub(crate) zero: i32,
+    /// Scale and zero point of each pixel; empty if the image has one.
+    pub(crate) by_pixel: Vec<(f32, i32)>,
 }
 
 impl Image {
-    /// Quantizes `x` `[channel, height, width]`.
+    /// Quantizes `x` `[channel, height, width]` as one row.
     pub(crate) fn new<T: ActivationElement>(
         level: SimdLevel,
         x: &[T],
@@ -42,14 +44,47 @@ impl Image {
         };
         let fill = |(i, codes): (usize, &mut [u8])| {
             let pixels = i * PIXELS..n_pixels.min((i + 1) * PIXELS);
-            channels_last(level, row, |channel| &x[channel * n_pixels..][pixels.clone()], n_channels, codes);
+            let quantize = |values: &[f32], plane: &mut [u8]| simd::quantize(level, values, row, plane);
+            channels_last(level, quantize, |channel| &x[channel * n_pixels..][pixels.clone()], n_channels, codes);
         };
         let n_codes = (PIXELS * n_channels).max(1);
         match is_large {
             true => codes.par_chunks_mut(n_codes).enumerate().for_each(fill),
             false => codes.chunks_mut(n_codes).enumerate().for_each(fill),
         }
-        Self { codes, n_channels, size, scale: row.scale, zero: row.zero }
+        Self { codes, n_channels, size, scale: row.scale, zero: row.zero, by_pixel: Vec::new() }
+    }
+
+    /// Quantizes the channels of each pixel of `x` `[channel, height, width]` as a row.
+    pub(crate) fn by_pixel<T: ActivationElement>(
+        level: SimdLevel,
+        x: &[T],
+        n_channels: usize,
+        size: [usize; 2],
+        grid: ActivationGrid,
+    ) -> Self {
+        let n_pixels = size[0] * size[1];
+        let (mut codes, mut by_pixel) = (vec![0; x.len()], vec![(1.0, 0); n_pixels]);
+        let fill = |(i, (codes, scales)): (usize, (&mut [u8], &mut [(f32, i32)]))| {
+            let channel = |channel| &x[channel * n_pixels + i * PIXELS..][..scales.len()];
+            let (mut ranges, mut scratch) = (ColumnRanges::default(), Vec::new());
+            for index in 0..n_channels {
+                simd::add_to_ranges(level, T::widened(channel(index), &mut scratch), &mut ranges);
+            }
+            let pixels = ranges.quantizers(scales.len(), grid);
+            let quantize = |values: &[f32], plane: &mut [u8]| simd::quantize_columns(level, values, &pixels, plane);
+            channels_last(level, quantize, channel, n_channels, codes);
+            for (scale, pixel) in scales.iter_mut().zip(&pixels.columns) {
+                *scale = (pixel.scale, pixel.zero);
+            }
+        };
+        let n_codes = (PIXELS * n_channels).max(1);
+        if x.len() > RANGE_CHUNK && rayon::current_num_threads() > 1 {
+            codes.par_chunks_mut(n_codes).zip(by_pixel.par_chunks_mut(PIXELS)).enumerate().for_each(fill);
+        } else {
+            codes.chunks_mut(n_codes).zip(by_pixel.chunks_mut(PIXELS)).enumerate().for_each(fill);
+        }
+        Self { codes, n_channels, size, scale: 1.0, zero: 0, by_pixel }
     }
 
     /// Returns the channels of a pixel.
@@ -63,10 +98,10 @@ impl Image {
     }
 }
 
-/// Quantizes neighbouring pixels, stored by channel, into `codes` `[pixel, channel]`.
+/// Quantizes neighbouring pixels, stored by channel, into `codes` `[pixel, channel]`; `quantize` does one channel.
 fn channels_last<'a, T: ActivationElement + 'a>(
     level: SimdLevel,
-    row: RowQuantizer,
+    quantize: impl Fn(&[f32], &mut [u8]),
     channel: impl Fn(usize) -> &'a [T],
     n_channels: usize,
     codes: &mut [u8],
@@ -75,7 +110,7 @@ fn channels_last<'a, T: ActivationElement + 'a>(
     for first in (0..n_channels).step_by(CHANNELS) {
         let n = CHANNELS.min(n_channels - first);
         for (i, plane) in planes[..n].iter_mut().enumerate() {
-            simd::quantize(level, T::widened(channel(first + i), &mut scratch), row, plane);
+            quantize(T::widened(channel(first + i), &mut scratch), plane);
         }
         for (block, codes) in codes.chunks_mut(64 * n_channels).enumerate() {
             for (i, planes) in planes[..n.next_multiple_of(8)].as_chunks::<8>().0.iter().enumerate() {
@@ -109,6 +144,32 @@ mod tests {
                     for pixel in 0..n_pixels {
                         let expected: Vec<u8> = (0..n_channels).map(|c| row.row(0)[c * n_pixels + pixel]).collect();
                         assert_eq!(image.pixel(pixel), expected, "{level} {n_channels} {size:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pixel_codes_equal_row_codes_of_their_channels() {
+        for (n_channels, size) in [(1, [1, 1]), (3, [5, 7]), (13, [33, 41]), (70, [9, 31])] {
+            let n_pixels = size[0] * size[1];
+            let mut x: Vec<f32> = (0..n_channels * n_pixels).map(|i| (i * 37 % 101) as f32 - 40.0).collect();
+            // Pixels of zeros, of one value that is not finite, and of magnitudes whose scale has no inverse.
+            for value in [0.0, f32::NAN, f32::INFINITY, 1e-40] {
+                let pixel = n_pixels * 3 / 4;
+                (0..n_channels).for_each(|c| x[c * n_pixels + pixel] = value);
+                let rows: Vec<f32> =
+                    (0..n_pixels * n_channels).map(|i| x[i % n_channels * n_pixels + i / n_channels]).collect();
+                for grid in [ActivationGrid::Symmetric, ActivationGrid::SymmetricFull, ActivationGrid::Asymmetric] {
+                    let expected = crate::quantize_rows(SimdLevel::SCALAR, &rows, n_pixels, n_channels, grid);
+                    for level in SimdLevel::available() {
+                        let image = Image::by_pixel(level, &x, n_channels, size, grid);
+                        for (at, (scale, zero)) in image.by_pixel.iter().enumerate() {
+                            let row = (expected.scales()[at], expected.zeros()[at]);
+                            assert_eq!((scale.to_bits(), *zero), (row.0.to_bits(), row.1), "{level} {grid:?} at {at}");
+                            assert!(scale.is_nan() || image.pixel(at) == expected.row(at), "{level} {grid:?} at {at}");
+                        }
                     }
                 }
             }

@@ -12,9 +12,19 @@ fn numbers(n: usize, seed: u64) -> impl Iterator<Item = u64> {
     })
 }
 
+/// Quantizes an image as one row, or the channels of each pixel.
+fn quantized(level: SimdLevel, x: &[f32], shape: &Conv2dShape, grid: ActivationGrid) -> QuantizedRows {
+    if !shape.is_pointwise() || shape.n_in == 0 {
+        return crate::quantize_rows(level, x, 1, x.len(), grid);
+    }
+    let n_pixels = x.len() / shape.n_in;
+    let pixels: Vec<f32> = (0..x.len()).map(|i| x[i % shape.n_in * n_pixels + i / shape.n_in]).collect();
+    crate::quantize_rows(level, &pixels, n_pixels, shape.n_in, grid)
+}
+
 /// Computes one output of one image from the codes, by definition.
 fn reference(
-    row: &QuantizedRows,
+    rows: &QuantizedRows,
     shape: &Conv2dShape,
     size: [usize; 2],
     codes: &[i8],
@@ -23,17 +33,19 @@ fn reference(
 ) -> f32 {
     let (n_in, n_out, [kh, kw]) = (shape.n_in / shape.groups, shape.n_out / shape.groups, shape.kernel);
     let [o, oy, ox] = at;
-    let mut sum = 0;
+    let (mut sum, mut row) = (0, 0);
     for (i, ky, kx) in (0..n_in * kh * kw).map(|i| (i / (kh * kw), i / kw % kh, i % kw)) {
         let y = (oy * shape.stride[0] + ky * shape.dilation[0]) as isize - shape.padding[0][0] as isize;
         let x = (ox * shape.stride[1] + kx * shape.dilation[1]) as isize - shape.padding[1][0] as isize;
         if (0..size[0] as isize).contains(&y) && (0..size[1] as isize).contains(&x) {
-            let plane = (o / n_out * n_in + i) * size[0] * size[1];
-            let code = i32::from(row.row(0)[plane + y as usize * size[1] + x as usize]) - row.zeros()[0];
+            let (channel, pixel) = (o / n_out * n_in + i, y as usize * size[1] + x as usize);
+            let column = if shape.is_pointwise() { channel } else { channel * size[0] * size[1] + pixel };
+            row = if shape.is_pointwise() { pixel } else { 0 };
+            let code = i32::from(rows.row(row)[column]) - rows.zeros()[row];
             sum += code * i32::from(codes[(o * n_in + i) * kh * kw + ky * kw + kx]);
         }
     }
-    sum as f32 * row.scales()[0] * scales[o]
+    sum as f32 * rows.scales()[row] * scales[o]
 }
 
 fn agrees(shape: Conv2dShape, n_images: usize, size: [usize; 2], seed: u64) {
@@ -51,12 +63,13 @@ fn agrees(shape: Conv2dShape, n_images: usize, size: [usize; 2], seed: u64) {
         for level in SimdLevel::available() {
             let mut y = vec![f32::NAN; n_images * shape.n_out * out_height * out_width];
             int8_conv2d(level, &x, [n_images, size[0], size[1]], &conv, &mut y);
+            let image = |i: usize| &x[i * n_values..(i + 1) * n_values];
+            let images: Vec<QuantizedRows> = (0..n_images).map(|i| quantized(level, image(i), &shape, grid)).collect();
             for (i, &value) in y.iter().enumerate() {
                 let (image, o) =
                     (i / (shape.n_out * out_height * out_width), i / (out_height * out_width) % shape.n_out);
-                let row = crate::quantize_rows(level, &x[image * n_values..(image + 1) * n_values], 1, n_values, grid);
                 let at = [o, i / out_width % out_height, i % out_width];
-                let expected = reference(&row, &shape, size, &codes, &scales, at) + bias[o];
+                let expected = reference(&images[image], &shape, size, &codes, &scales, at) + bias[o];
                 assert_eq!(value, expected, "{level} {grid:?} sparse {is_sparse} {shape:?} {size:?} at {at:?}");
             }
         }
@@ -75,6 +88,8 @@ fn every_kind_of_convolution_agrees_with_its_definition() {
     agrees(Conv2dShape { n_in: 4, n_out: 64, groups: 2, ..base }, 1, [5, 4], 6);
     agrees(Conv2dShape { n_in: 2, n_out: 300, ..base }, 1, [19, 20], 6);
     agrees(Conv2dShape { n_in: 70, n_out: 33, kernel: [1, 1], ..base }, 1, [12, 13], 7);
+    agrees(Conv2dShape { n_in: 17, n_out: 40, kernel: [1, 1], stride: [2, 1], ..base }, 2, [23, 25], 7);
+    agrees(Conv2dShape { kernel: [1, 1], padding: [[1, 0], [0, 0]], ..base }, 1, [4, 5], 7);
     agrees(base, 0, [6, 7], 8);
     agrees(base, 1, [2, 2], 9);
 }

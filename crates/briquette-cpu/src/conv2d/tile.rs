@@ -43,8 +43,11 @@ impl PatchTile {
         let [_, out_width] = shape.out_size(image.size);
         self.patches.reset(pixels.len(), shape.depth(), image.scale, image.zero);
         for (row, pixel) in pixels.enumerate() {
-            let mut patch = self.patches.row_mut(row);
             let at = [pixel / out_width, pixel % out_width];
+            if let Some(source) = shape.source(at, [0, 0], image.size).filter(|_| !image.by_pixel.is_empty()) {
+                self.patches.set_scale(row, image.by_pixel[source]);
+            }
+            let mut patch = self.patches.row_mut(row);
             if shape.groups == 1 && shape.dilation[1] == 1 && gather_runs(shape, image, at, patch) {
                 continue;
             }

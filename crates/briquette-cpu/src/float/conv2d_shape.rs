@@ -59,6 +59,13 @@ impl Conv2dShape {
         self.groups == self.n_in && self.n_in == self.n_out && self.groups > 1
     }
 
+    /// Returns whether each output is computed from one pixel: one tap, one group and no padding.
+    ///
+    /// Integer kernels quantize each pixel of such a convolution by itself, as they quantize each row of a linear layer.
+    pub fn is_pointwise(&self) -> bool {
+        self.kernel == [1, 1] && self.groups == 1 && self.padding == [[0; 2]; 2]
+    }
+
     /// Returns the input pixel at tap `(ky, kx)` of output pixel `(row, col)`, or `None` for padding.
     pub fn source(&self, [row, col]: [usize; 2], [ky, kx]: [usize; 2], size: [usize; 2]) -> Option<usize> {
         let [[top, _], [left, _]] = self.padding;

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::block::OutputBlock;
+use super::column_quantizers::{ColumnQuantizers, ColumnRanges};
 use super::operands::{PANEL, PanelColumns, RowBlock};
 use super::row_quantizer::{RowQuantizer, ValueRange};
 use super::scalar;
@@ -28,6 +29,8 @@ macro_rules! widened {
 widened! {
     value_range(x: &[f32], grid: ActivationGrid) -> ValueRange;
     quantize(x: &[f32], row: RowQuantizer, codes: &mut [u8]);
+    add_to_ranges(row: &[f32], ranges: &mut ColumnRanges);
+    quantize_columns(row: &[f32], columns: &ColumnQuantizers, codes: &mut [u8]);
     depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]);
     dot(codes: &[u8], weights: &[i8], zero: i32) -> i32;
 }

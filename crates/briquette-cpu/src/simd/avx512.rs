@@ -7,7 +7,7 @@ use super::block::OutputBlock;
 use super::operands::{PANEL, PanelColumns, RowBlock};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
-pub(super) use quantize::{quantize, value_range};
+pub(super) use quantize::{add_to_ranges, quantize, quantize_columns, value_range};
 use std::arch::x86_64::*;
 
 /// Rows that are multiplied together: 28 sums, 2 vectors of weights and a code in 32 registers.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::block::OutputBlock;
+use super::column_quantizers::{ColumnQuantizers, ColumnRanges};
 use super::int4::{self, Int4Panel};
 use super::operands::{PANEL, PanelColumns};
 use super::row_quantizer::{RowQuantizer, ValueRange};
@@ -49,6 +50,32 @@ pub(crate) fn quantize_row(level: SimdLevel, x: &[f32], grid: ActivationGrid, co
     let row = value_range(level, x, grid).scale(grid);
     quantize(level, x, row, codes);
     (row.scale, row.zero)
+}
+
+/// Adds the value of each column in one more row to their ranges.
+pub(crate) fn add_to_ranges(level: SimdLevel, row: &[f32], ranges: &mut ColumnRanges) {
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only if its instructions are available.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::add_to_ranges(row, ranges) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::add_to_ranges(row, ranges) },
+        _ => scalar::add_to_ranges(row, ranges),
+    }
+}
+
+/// Quantizes the value of each column in a row.
+pub(crate) fn quantize_columns(level: SimdLevel, row: &[f32], columns: &ColumnQuantizers, codes: &mut [u8]) {
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only if its instructions are available.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::quantize_columns(row, columns, codes) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::quantize_columns(row, columns, codes) },
+        _ => scalar::quantize_columns(row, columns, codes),
+    }
 }
 
 /// Computes the depthwise sums of one pixel; see [`scalar::depthwise`].

@@ -1,6 +1,7 @@
 //! The reference: portable code that defines each operation.
 
 use super::block::OutputBlock;
+use super::column_quantizers::{ColumnQuantizers, ColumnRanges};
 use super::operands::{PANEL, PanelColumns, RowBlock};
 use super::row_quantizer::{RowQuantizer, ValueRange};
 use crate::activations::ActivationGrid;
@@ -29,6 +30,18 @@ pub(crate) fn quantize(x: &[f32], row: RowQuantizer, codes: &mut [u8]) {
     for (code, &value) in codes.iter_mut().zip(x) {
         *code = row.code(value);
     }
+}
+
+/// Adds the value of each column in one more row to their ranges.
+#[inline(always)]
+pub(crate) fn add_to_ranges(row: &[f32], ranges: &mut ColumnRanges) {
+    ranges.add(row);
+}
+
+/// Quantizes the value of each column in a row.
+#[inline(always)]
+pub(crate) fn quantize_columns(row: &[f32], columns: &ColumnQuantizers, codes: &mut [u8]) {
+    columns.quantize(row, codes);
 }
 
 /// Returns `(sum - zero * column sum) * row scale * column scale + bias`.

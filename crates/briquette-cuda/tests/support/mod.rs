@@ -59,6 +59,7 @@ pub(crate) fn codes(n: usize, zero_each: u64, seed: u64) -> Vec<i8> {
 pub(crate) const fn target() -> OutputLayoutCompilationArg {
     OutputLayoutCompilationArg {
         image_rows: (),
+        scale_rows: (),
         image_stride: (),
         row_stride: (),
         col_stride: (),

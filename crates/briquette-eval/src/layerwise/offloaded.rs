@@ -10,7 +10,7 @@ use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::data::{Data, DataSpec};
 use briquette_models::graph_net::AnyTensor;
-use briquette_models::{Arch, GraphNet, Input, ModelTask};
+use briquette_models::{Arch, GraphNet, Input, ModelTask, device};
 use burn::tensor::{Device, Tensor};
 use std::time::Instant;
 
@@ -105,7 +105,7 @@ fn text_classes(
 ) -> Result<Option<TextClasses>> {
     let Data::Sentences(sentences) = data else { return Ok(None) };
     let Input::Text { label_names, .. } = room.input(arch, checkpoint)? else { return Ok(None) };
-    let (network, _) = GraphNet::blank(arch, checkpoint, &Device::default())?;
+    let (network, _) = GraphNet::blank(arch, checkpoint, &device("cpu")?)?;
     let found = network.classifies_text().then(|| TextClasses::of(sentences, &label_names, &network));
     found.transpose().map_err(|error| error.at(spec.path.display()))
 }

@@ -7,7 +7,7 @@ use briquette_nn::layers::{Linear, LinearConfig};
 use briquette_nn::safetensors::tensor::{Dtype, TensorView};
 use briquette_nn::{NameMap, load_into, safetensors};
 use burn::module::Module;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -70,7 +70,8 @@ impl DenseModule {
                 format!("found activation_function {:?}, expected {IDENTITY} or {TANH}", settings.activation_function);
             return Err(Error::input(message).at(at.display()));
         }
-        let device = Device::default();
+        // burn's default device is a GPU in a build with CUDA, even if there is none.
+        let device = crate::device("cpu")?;
         let linear = LinearConfig::new(settings.in_features, settings.out_features).with_bias(settings.bias);
         let weights = DenseWeights { linear: linear.init(&device) };
         let checkpoint = Checkpoint::open(&folder.file(path))?;

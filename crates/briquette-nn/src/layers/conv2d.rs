@@ -112,9 +112,13 @@ impl Conv2d {
         self.convolve(self.rounded(input), self.weight.val(), bias)
     }
 
-    /// Fake-quantizes each image to 8 bits if the layer is trained for int8 activations.
+    /// Fake-quantizes each image to 8 bits, or each pixel of a pointwise convolution, if the layer is trained for int8
+    /// activations.
     fn rounded(&self, input: Tensor<4>) -> Tensor<4> {
         let [_, channels, height, width] = input.dims();
+        if self.shape(&input, self.weight.lazy_shape().dims()).is_pointwise() {
+            return rounded_input(input.permute([0, 2, 3, 1]), &self.weight, channels).permute([0, 3, 1, 2]);
+        }
         rounded_input(input, &self.weight, channels * height * width)
     }
 

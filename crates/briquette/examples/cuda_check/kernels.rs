@@ -211,10 +211,17 @@ pub(crate) fn weight_only(device: &Device, cpu: &Device, options: &Options) -> V
 
 pub(crate) fn convolutions(device: &Device, cpu: &Device, _: &Options) -> Vec<Finding> {
     let plain = Conv2dShape { padding: [[1, 1]; 2], ..Conv2dShape::new(6, 40, [3, 3]) };
+    let pointwise = Conv2dShape::new(20, 40, [1, 1]);
     let strided = Conv2dShape { stride: [2, 2], ..Conv2dShape::new(5, 33, [1, 1]) };
     let grouped = Conv2dShape { groups: 3, dilation: [2, 1], ..Conv2dShape::new(6, 48, [2, 3]) };
     let depthwise = Conv2dShape { groups: 7, padding: [[1, 1]; 2], ..Conv2dShape::new(7, 7, [3, 3]) };
-    let cases = [("plain", plain), ("strided", strided), ("grouped", grouped), ("depthwise", depthwise)];
+    let cases = [
+        ("plain", plain),
+        ("pointwise", pointwise),
+        ("strided", strided),
+        ("grouped", grouped),
+        ("depthwise", depthwise),
+    ];
     let mut found = Vec::new();
     for (name, shape) in cases {
         for is_sparse in [false, true] {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::activations::ActivationGrid;
+use crate::simd::column_quantizers::{ColumnQuantizers, ColumnRanges};
 use crate::simd::row_quantizer::{RowQuantizer, ValueRange};
 use crate::simd::scalar;
 use std::arch::x86_64::*;
@@ -80,4 +81,16 @@ pub(in crate::simd) fn quantize(x: &[f32], row: RowQuantizer, codes: &mut [u8]) 
         // SAFETY: only bytes inside `codes` are written, which has at least as many codes as `x` has floats.
         unsafe { _mm512_mask_storeu_epi8(codes.as_mut_ptr().add(at).cast(), mask, packed) };
     }
+}
+
+/// The plain loop of [`scalar`], compiled for AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(in crate::simd) fn add_to_ranges(row: &[f32], ranges: &mut ColumnRanges) {
+    scalar::add_to_ranges(row, ranges);
+}
+
+/// The plain loop of [`scalar`], compiled for AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(in crate::simd) fn quantize_columns(row: &[f32], columns: &ColumnQuantizers, codes: &mut [u8]) {
+    scalar::quantize_columns(row, columns, codes);
 }

@@ -8,11 +8,12 @@ use crate::compressed::weights::{Conv2dCall, LinearWeights, Table, Weights};
 use crate::cube_tensor::{Like, buffer, elem_type, floats, vector};
 use briquette_cpu::ActivationGrid;
 use briquette_cuda::{Conv2dSteps, DeviceEpilogue, Floats, Gpu, Ids};
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::tensor::{DType, Shape};
+use burn::tensor::{DType, Shape, Slice};
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::reshape;
+use burn_cubecl::ops::{permute, reshape};
 use burn_cubecl::tensor::CubeTensor;
 
 /// Returns the weights on a CUDA device.
@@ -40,12 +41,28 @@ fn conv2d(x: CubeTensor, y: Floats, [scale, shift]: [CubeTensor; 2], call: &Conv
     let weights = on_cuda(&call.weights.placed);
     let shape = x.meta.shape().clone();
     assert!(shape.num_dims() == 4 && shape[1] == call.shape.n_in, "{shape:?} convolved as {:?}", call.shape);
-    let steps = steps(call, [shape[2], shape[3]]);
     let (scale, shift) = (vector(scale, call.has_scale), vector(shift, call.has_shift));
     let epilogue = DeviceEpilogue { scale, shift, adds, relu: call.relu };
     let is_symmetric = call.weights.grid != ActivationGrid::Asymmetric;
-    weights.forward(&floats(x, shape[1] * shape[2] * shape[3]), &steps, is_symmetric, &epilogue, &y);
+    if call.shape.is_pointwise() {
+        let pixels = floats(pixels_of(x, call.shape.stride), call.shape.n_in);
+        weights.forward_pixels(&pixels, is_symmetric, &epilogue, &y);
+    } else {
+        let steps = steps(call, [shape[2], shape[3]]);
+        weights.forward(&floats(x, shape[1] * shape[2] * shape[3]), &steps, is_symmetric, &epilogue, &y);
+    }
     y
+}
+
+/// Returns the pixels of images that are `stride` apart, `[n, height, width, channel]`.
+fn pixels_of(x: CubeTensor, stride: [usize; 2]) -> CubeTensor {
+    let shape = x.meta.shape();
+    let extents = [shape[0], shape[1], shape[2], shape[3]];
+    let steps = [1, 1, stride[0], stride[1]];
+    let apart: Vec<Slice> =
+        extents.into_iter().zip(steps).map(|(n, step)| Slice::new(0, Some(n as isize), step as isize)).collect();
+    let x = if stride == [1, 1] { x } else { <CubeBackend as FloatTensorOps<CubeBackend>>::float_slice(x, &apart) };
+    into_contiguous(permute(x, &[0, 2, 3, 1]))
 }
 
 impl QuantizedOps for CubeBackend {
@@ -63,7 +80,7 @@ impl QuantizedOps for CubeBackend {
         let by_floats = |weights: Floats, x: Floats| {
             let y = like.multiply(x, weights);
             let bias = reshape(bias, Shape::new(if has_bias { [1, n_out] } else { [1, 1] }));
-            let y = if has_bias { <Self as burn::backend::ops::FloatTensorOps<Self>>::float_add(y, bias) } else { y };
+            let y = if has_bias { <Self as FloatTensorOps<Self>>::float_add(y, bias) } else { y };
             reshape(y, shape.clone())
         };
         let y = match (on_cuda(&weights.placed), weights.grid) {

@@ -33,7 +33,7 @@ impl WeightInfo for PackedConv2d {
 }
 
 impl QuantizedConv2d {
-    /// Returns int8 weights on the CPU; each image is quantized separately.
+    /// Returns int8 weights on the CPU; each image is quantized separately, and each pixel if the kernel has one tap.
     pub fn new(weights: PackedConv2d, grid: ActivationGrid) -> Self {
         Self { dims: weights.dims(), placed: HostOrCuda::Host(Arc::new(weights)), grid }
     }
