@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Compile every GPU kernel with NVIDIA's compilers from the package index. Needs no GPU.
 #
-#     scripts/cuda_offline.sh [NAME]
+#     scripts/cuda_offline.sh [NAME [GENERATIONS]]
 #
-# NAME selects kernels. Exit code 77: the compilers cannot be fetched.
+# NAME selects kernels, GENERATIONS compute capabilities: 75,90 (default: all). Exit code 77: the compilers cannot be fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,5 +17,6 @@ if [ ! -f $nvidia/complete ]; then
   }
   touch $nvidia/complete
 fi
-# With the features of `just cuda test`, so that both share what they compile.
-cargo run --quiet --features briquette-cli/cuda --example cuda_offline -- $nvidia "${1:-}"
+# As `just cuda test` builds, so that both share what they compile.
+cargo build --quiet --workspace --features briquette-cli/cuda --example cuda_offline
+"${CARGO_TARGET_DIR:-target}/debug/examples/cuda_offline" $nvidia "${1:-}" "${2:-}"

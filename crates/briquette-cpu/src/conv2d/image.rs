@@ -65,7 +65,7 @@ impl Image {
     ) -> Self {
         let n_pixels = size[0] * size[1];
         let (mut codes, mut by_pixel) = (vec![0; x.len()], vec![(1.0, 0); n_pixels]);
-        let fill = |(i, (codes, scales)): (usize, (&mut [u8], &mut [(f32, i32)]))| {
+        let fill = |i: usize, codes: &mut [u8], scales: &mut [(f32, i32)]| {
             let channel = |channel| &x[channel * n_pixels + i * PIXELS..][..scales.len()];
             let (mut ranges, mut scratch) = (ColumnRanges::default(), Vec::new());
             for index in 0..n_channels {
@@ -80,9 +80,11 @@ impl Image {
         };
         let n_codes = (PIXELS * n_channels).max(1);
         if x.len() > RANGE_CHUNK && rayon::current_num_threads() > 1 {
-            codes.par_chunks_mut(n_codes).zip(by_pixel.par_chunks_mut(PIXELS)).enumerate().for_each(fill);
+            let chunks = codes.par_chunks_mut(n_codes).zip(by_pixel.par_chunks_mut(PIXELS));
+            chunks.enumerate().for_each(|(i, (codes, scales))| fill(i, codes, scales));
         } else {
-            codes.chunks_mut(n_codes).zip(by_pixel.chunks_mut(PIXELS)).enumerate().for_each(fill);
+            let chunks = codes.chunks_mut(n_codes).zip(by_pixel.chunks_mut(PIXELS));
+            chunks.enumerate().for_each(|(i, (codes, scales))| fill(i, codes, scales));
         }
         Self { codes, n_channels, size, scale: 1.0, zero: 0, by_pixel }
     }

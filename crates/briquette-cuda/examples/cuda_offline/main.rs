@@ -1,9 +1,9 @@
 //! Compiles every kernel for every generation of NVIDIA devices, without a device: `cuda_offline WHEELS
-//! [NAME]`.
+//! [NAME [GENERATIONS]]`.
 //!
 //! WHEELS is the directory into which pip installed `nvidia-cuda-nvrtc-cu12`, `nvidia-cuda-nvcc-cu12`,
 //! `nvidia-cuda-runtime-cu12` and `nvidia-cuda-cccl-cu12`. NAME limits the run to kernels whose name contains
-//! it. A kernel fails if a compiler refuses it, if it lacks the instruction that it is written for, or if it
+//! it, GENERATIONS to some compute capabilities: `75,90`. A kernel fails if a compiler refuses it, if it lacks the instruction that it is written for, or if it
 //! stores more than 32 bytes of a thread outside registers. Exits with 1 if a kernel fails.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program prints its results")]
@@ -57,6 +57,11 @@ struct Compilers {
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let (wheels, name) = (arguments.next().unwrap_or_else(|| "bench-out/cuda".into()), arguments.next());
+    let only = arguments.next().unwrap_or_default();
+    let Some(generations) = selected(&only) else {
+        eprintln!("found generations {only:?}, expected some of {GENERATIONS:?}");
+        return ExitCode::FAILURE;
+    };
     let folder = tempfile::tempdir().expect("a temporary directory");
     let compilers = match Compilers::find(Path::new(&wheels), folder.path()) {
         Ok(compilers) => compilers,
@@ -65,7 +70,8 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let jobs: Vec<Job> = GENERATIONS.into_iter().flat_map(|g| jobs(g, name.as_deref().unwrap_or_default())).collect();
+    let name = name.unwrap_or_default();
+    let jobs: Vec<Job> = generations.iter().flat_map(|generation| jobs(*generation, &name)).collect();
     let results = compilers.compile_all(&jobs);
     let (mut failures, mut table) = (Vec::new(), BTreeMap::new());
     for (job, result) in jobs.iter().zip(results) {
@@ -82,8 +88,16 @@ fn main() -> ExitCode {
         println!("FAILED {failure}");
     }
     print_table(&table);
-    println!("{} kernels compiled for {} generations, {} failed", jobs.len(), GENERATIONS.len(), failures.len());
+    println!("{} kernels compiled for {} generations, {} failed", jobs.len(), generations.len(), failures.len());
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Returns the generations of a list such as `75,90`, or all for an empty list; `None` if one is unknown.
+fn selected(list: &str) -> Option<Vec<u32>> {
+    if list.is_empty() {
+        return Some(GENERATIONS.to_vec());
+    }
+    list.split(',').map(|one| GENERATIONS.into_iter().find(|known| known.to_string() == one)).collect()
 }
 
 /// Returns the kernels whose names contain `part`.
