@@ -64,16 +64,7 @@ impl DeviceConv2d {
         }
         let (gpu, weights) = (self.weights.gpu(), &self.weights);
         let (images, rows) = launch::quantize(gpu, x, pack::row_words(x.n_cols), symmetric);
-        let place = OutputPlacement {
-            image_rows: n_pixels,
-            scale_rows: n_pixels,
-            image_stride: n_out * n_pixels,
-            row_stride: 1,
-            col_stride: n_pixels,
-            first_row: 0,
-            first_col: 0,
-            end_col: n_out,
-        };
+        let place = OutputPlacement::images(n_out, n_pixels, n_pixels);
         if groups > 1 && groups == n_out && n_in == 1 {
             let product = Product { codes: &images, rows: &rows, weights, place, epilogue };
             return launch::depthwise(gpu, &product, &launch::dense_words(weights), steps, y);
@@ -105,16 +96,7 @@ impl DeviceConv2d {
         }
         let (gpu, weights, n_pixels) = (self.weights.gpu(), &self.weights, y.n_cols / n_out);
         let (codes, rows) = launch::quantize(gpu, x, weights.row_words(), symmetric);
-        let place = OutputPlacement {
-            image_rows: n_pixels,
-            scale_rows: 1,
-            image_stride: n_out * n_pixels,
-            row_stride: 1,
-            col_stride: n_pixels,
-            first_row: 0,
-            first_col: 0,
-            end_col: n_out,
-        };
+        let place = OutputPlacement::images(n_out, n_pixels, 1);
         multiply(&Product { codes: &codes, rows: &rows, weights, place, epilogue }, y);
     }
 }

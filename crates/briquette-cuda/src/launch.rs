@@ -152,6 +152,20 @@ impl OutputPlacement {
         }
     }
 
+    /// Returns the positions of images `[image, n_cols, image_rows]` whose rows share a scale `scale_rows` at a time.
+    pub(crate) const fn images(n_cols: usize, image_rows: usize, scale_rows: usize) -> Self {
+        Self {
+            image_rows,
+            scale_rows,
+            image_stride: n_cols * image_rows,
+            row_stride: 1,
+            col_stride: image_rows,
+            first_row: 0,
+            first_col: 0,
+            end_col: n_cols,
+        }
+    }
+
     /// Returns whether `n_rows` rows have no outputs.
     pub(crate) const fn is_empty(&self, n_rows: usize) -> bool {
         n_rows == 0 || self.first_col == self.end_col
