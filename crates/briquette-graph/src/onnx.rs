@@ -3,15 +3,16 @@
 //! Operators become primitives, and composites where ONNX has them. Values that follow from constants and shapes are computed, so
 //! reshapes by computed shapes have static extents. An operator without a rule keeps its name and fixes all axes.
 //!
-//! Opsets 11 to 28 of the operators that exporters write are known. Functions of a file and graphs inside nodes are operators
-//! without a rule, except `If` with a known condition. A graph for running has rules for every `If`, for recurrent layers, and for
-//! loops whose number of iterations follows from shapes, constants and single integers.
+//! Opsets 11 to 28 of the operators that exporters write are known. A call of a function of the file becomes the nodes of the
+//! function. Graphs inside nodes are operators without a rule, except `If` with a known condition. A graph for running has rules for
+//! every `If`, for recurrent layers, and for loops whose number of iterations follows from shapes, constants and single integers.
 
 mod attributes;
 mod constant_math;
 mod einsum;
 mod element_wise;
 mod fold;
+mod functions;
 mod imported;
 mod importer;
 mod input_shapes;
@@ -28,6 +29,7 @@ mod recurrent;
 mod resize;
 mod runnable;
 mod scatter;
+mod top;
 mod types;
 mod unknown;
 mod walk;
@@ -51,7 +53,7 @@ use std::collections::BTreeSet;
 /// - Config: `dims` names an extent that no input has.
 /// - Io: a file cannot be read.
 pub fn import(file: &InputFile, dims: &InputDims) -> Result<Graph> {
-    Ok(imported(file, &Model::read(file)?, dims, false)?.graph)
+    Ok(imported(file, &functions::read_model(file)?, dims, false)?.graph)
 }
 
 /// Like [`import`], with the names of values.
@@ -59,7 +61,7 @@ pub fn import(file: &InputFile, dims: &InputDims) -> Result<Graph> {
 /// # Errors
 /// See [`import`].
 pub fn import_named(file: &InputFile, dims: &InputDims) -> Result<ImportedGraph> {
-    imported(file, &Model::read(file)?, dims, false)
+    imported(file, &functions::read_model(file)?, dims, false)
 }
 
 /// Builds and checks the graph of a model; `runs` as in [`Importer`](importer::Importer).

@@ -95,6 +95,17 @@ pub enum Primitive {
         /// The axis.
         axis: usize,
     },
+    /// The indices of the largest or smallest elements along an axis, as floats, in their order.
+    TopIndices {
+        /// The axis.
+        axis: usize,
+        /// How many.
+        n: usize,
+        /// Whether the largest elements come first; else the smallest.
+        largest: bool,
+        /// Whether the last of equal elements comes first.
+        last_first: bool,
+    },
     /// A window over the axes after the second.
     Pool(PoolWindow),
     /// An average over the axes after the second, down to these extents.
@@ -264,6 +275,7 @@ impl Primitive {
             Self::Scale(_) => "scale",
             Self::Number { function, .. } => function.name(),
             Self::CumulativeSum { .. } => "cumulative sum",
+            Self::TopIndices { .. } => "top indices",
             Self::Pool(_) => "pool",
             Self::AdaptivePool(_) => "adaptive pool",
             Self::Resize(_) => "resize",

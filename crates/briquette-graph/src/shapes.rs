@@ -54,6 +54,7 @@ pub(crate) fn infer(primitive: &Primitive, inputs: &[&[usize]]) -> Shapes {
         Primitive::Softmax { axis } | Primitive::CumulativeSum { axis } => {
             check_axis(inputs[0], *axis).map(|()| vec![inputs[0].to_vec()])
         }
+        Primitive::TopIndices { axis, n, .. } => top(inputs[0], *axis, *n),
         Primitive::Route(routing) => route(inputs[0], routing.top_k),
         Primitive::Recurrent(layer) => recurrent(layer, inputs),
         Primitive::Unknown { shapes, .. } => Ok(shapes.clone()),
@@ -69,6 +70,16 @@ pub(crate) fn infer(primitive: &Primitive, inputs: &[&[usize]]) -> Shapes {
         }
     }
     Ok(shapes)
+}
+
+fn top(x: &[usize], axis: usize, n: usize) -> Shapes {
+    check_axis(x, axis)?;
+    if n > x[axis] {
+        return misfit(0, format!("found {} elements along axis {axis}, expected at least {n}", x[axis]));
+    }
+    let mut shape = x.to_vec();
+    shape[axis] = n;
+    Ok(vec![shape])
 }
 
 fn n_inputs(primitive: &Primitive) -> std::ops::RangeInclusive<usize> {

@@ -23,6 +23,7 @@ fn of_primitive(primitive: &Primitive) -> Vec<String> {
         | Primitive::Softmax { axis }
         | Primitive::CumulativeSum { axis }
         | Primitive::Concat { axis } => vec![format!("axis {axis}")],
+        Primitive::TopIndices { axis, n, .. } => vec![format!("axis {axis}"), format!("top {n}")],
         Primitive::Split { axis, sizes } => vec![format!("axis {axis}"), format!("{} parts", sizes.len())],
         Primitive::Slice { axis, start, len } => vec![format!("axis {axis}"), format!("{start} to {}", start + len)],
         Primitive::Reduce { axes, kind } => vec![format!("{kind:?}").to_lowercase(), format!("axes {axes:?}")],

@@ -67,8 +67,8 @@ fn a_perceptron_with_external_data_has_linear_layers_whose_outputs_are_the_last_
 #[test]
 fn an_unknown_operator_keeps_its_name_and_fixes_its_axes() {
     let graph = graph("types.onnx");
-    assert_eq!(operations(&graph), ["Mystery", "Twice"]);
-    assert!(graph.nodes.iter().all(|node| matches!(node.op, Op::Primitive(Primitive::Unknown { .. }))));
+    assert_eq!(operations(&graph), ["Mystery", "add"], "the file defines the second as a function");
+    assert!(matches!(graph.nodes[0].op, Op::Primitive(Primitive::Unknown { .. })));
     assert!(coupling_groups(&graph, &graph.lower().unwrap()).unwrap().is_empty());
 }
 
@@ -99,9 +99,14 @@ fn field(number: u8, bytes: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 fn node(op_type: &str, inputs: &[&str], outputs: &[&str], attributes: &[Vec<u8>]) -> Vec<u8> {
+    field(1, operation(op_type, inputs, outputs, attributes))
+}
+
+/// The fields of a node.
+fn operation(op_type: &str, inputs: &[&str], outputs: &[&str], attributes: &[Vec<u8>]) -> Vec<u8> {
     let names = |number: u8, names: &[&str]| names.iter().flat_map(|name| field(number, name)).collect::<Vec<u8>>();
     let attributes: Vec<u8> = attributes.iter().flat_map(|attribute| field(5, attribute)).collect();
-    field(1, [names(1, inputs), names(2, outputs), field(4, op_type), attributes].concat())
+    [names(1, inputs), names(2, outputs), field(4, op_type), attributes].concat()
 }
 
 fn int(name: &str, value: u8) -> Vec<u8> {
@@ -136,6 +141,54 @@ fn imported(fields: &[Vec<u8>]) -> Result<Graph, briquette_core::Error> {
     let path = dir.path().join("m.onnx");
     std::fs::write(&path, [vec![0x08, 8], field(7, fields.concat()), field(8, [0x10, 17])].concat()).unwrap();
     import(&InputFile::open(&path).unwrap(), &InputDims::default())
+}
+
+/// A function without a domain: its name and its nodes.
+fn function(name: &str, nodes: &[Vec<u8>]) -> Vec<u8> {
+    let nodes = nodes.iter().flat_map(|node| field(7, node)).collect::<Vec<u8>>();
+    let mut found = field(0, [field(1, name), field(4, "a"), field(5, "b"), nodes].concat());
+    found.splice(..1, [0xca, 0x01]);
+    found
+}
+
+/// Imports a model of one call of the first function.
+fn called(functions: &[Vec<u8>]) -> Result<Graph, briquette_core::Error> {
+    let graph = [node("f0", &["x"], &["y"], &[]), value(11, "x", &[2]), value(12, "y", &[2])].concat();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.onnx");
+    let fields = [vec![0x08, 8], field(7, graph), field(8, [0x10, 17]), functions.concat()];
+    std::fs::write(&path, fields.concat()).unwrap();
+    import(&InputFile::open(&path).unwrap(), &InputDims::default())
+}
+
+#[test]
+fn calls_become_the_nodes_of_their_functions() {
+    let chain = |n: usize, last: &str| -> Vec<Vec<u8>> {
+        let callee = |at: usize| if at + 1 < n { format!("f{}", at + 1) } else { last.to_string() };
+        (0..n).map(|at| function(&format!("f{at}"), &[operation(&callee(at), &["a"], &["b"], &[])])).collect()
+    };
+    assert_eq!(operations(&called(&chain(16, "Tanh")).unwrap()), ["tanh"]);
+    let absent = function("f0", &[operation("Tanh", &["missing"], &["b"], &[])]);
+    let error = called(&[absent]).unwrap_err();
+    assert!(error.exit_code() == 4 && error.to_string().contains("uses \"missing\""), "{error}");
+    for (functions, words) in [(chain(17, "Tanh"), "more than 16 deep"), (chain(1, "f0"), "more than 16 deep")] {
+        let error = called(&functions).unwrap_err();
+        let text = error.to_string();
+        assert!(error.exit_code() == 4 && text.contains(words) && text.lines().count() == 1, "{text}");
+    }
+}
+
+#[test]
+fn calls_that_multiply_are_refused_before_they_fill_the_memory() {
+    let many = |name: &str, callee: &str| {
+        let call = |at: usize| operation(callee, &["a"], &[&format!("b{at}")], &[]);
+        let last = operation("Tanh", &["a"], &["b"], &[]);
+        function(name, &(0..9).map(call).chain([last]).collect::<Vec<_>>())
+    };
+    let functions: Vec<Vec<u8>> = (0..9).map(|at| many(&format!("f{at}"), &format!("f{}", at + 1))).collect();
+    let error = called(&functions).unwrap_err();
+    let text = error.to_string();
+    assert!(error.exit_code() == 4 && text.contains("16 MiB") && text.lines().count() == 1, "{text}");
 }
 
 /// The shape of the output `y` after nodes that read `x`.

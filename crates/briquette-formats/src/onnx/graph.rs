@@ -34,6 +34,8 @@ pub struct Node {
     pub op_type: String,
     /// The domain of the operator; empty for ONNX's own.
     pub domain: String,
+    /// Which of several functions with this operator and domain; usually empty.
+    pub overload: String,
     /// Names of the inputs; empty where an optional input is absent.
     pub inputs: Vec<String>,
     /// Names of the outputs.
@@ -153,6 +155,7 @@ impl Node {
                 4 => found.op_type = from.text(&span)?,
                 5 => found.attributes.push(Attribute::read(from, span, depth)?),
                 7 => found.domain = from.text(&span)?,
+                8 => found.overload = from.text(&span)?,
                 _ => {}
             }
         }
@@ -164,7 +167,11 @@ impl Node {
 }
 
 impl Attribute {
-    fn read(from: &mut FieldReader, span: Range<u64>, depth: usize) -> Result<Self> {
+    /// Reads an attribute.
+    ///
+    /// # Errors
+    /// See [`Graph::read`].
+    pub(super) fn read(from: &mut FieldReader, span: Range<u64>, depth: usize) -> Result<Self> {
         from.charge(size_of::<Self>())?;
         let (mut rest, mut name, mut value) = (span, String::new(), AttributeValue::Other);
         let (mut ints, mut floats, mut texts, mut kind) = (Vec::new(), Vec::new(), Vec::new(), 0);

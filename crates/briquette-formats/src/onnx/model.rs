@@ -1,7 +1,7 @@
 //! `ModelProto`: the graph, its opsets, functions and metadata.
 
 use super::fields::FieldReader;
-use super::graph::{Node, OnnxGraph};
+use super::graph::{Attribute, Node, OnnxGraph};
 use super::tensor::string_pair;
 use super::wire::{WireValue, damaged};
 use crate::{InputFile, limits};
@@ -33,12 +33,16 @@ pub struct OnnxFunction {
     pub name: String,
     /// Its domain.
     pub domain: String,
+    /// Which of several functions with this operator and domain; usually empty.
+    pub overload: String,
     /// Names of the inputs.
     pub inputs: Vec<String>,
     /// Names of the outputs.
     pub outputs: Vec<String>,
     /// The nodes.
     pub nodes: Vec<Node>,
+    /// Attributes that a call may leave out, with their values.
+    pub defaults: Vec<Attribute>,
 }
 
 impl Model {
@@ -123,8 +127,13 @@ impl OnnxFunction {
                 5 => found.outputs.push(from.text(&span)?),
                 7 => found.nodes.push(Node::read(from, span, 1)?),
                 10 => found.domain = from.text(&span)?,
+                11 => found.defaults.push(Attribute::read(from, span, 1)?),
+                13 => found.overload = from.text(&span)?,
                 _ => {}
             }
+        }
+        if found.domain == "ai.onnx" {
+            found.domain.clear();
         }
         Ok(found)
     }

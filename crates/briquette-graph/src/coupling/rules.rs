@@ -66,6 +66,12 @@ pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Prim
             axes.sets.fix(&first[*axis]);
             first
         }
+        Primitive::TopIndices { axis, .. } => {
+            axes.sets.fix(&first[*axis]);
+            let mut ids = first;
+            ids[*axis] = vec![FIXED];
+            ids
+        }
         Primitive::Route(_) | Primitive::Scale(_) | Primitive::Number { .. } => first,
         Primitive::Recurrent(_) | Primitive::Unknown { .. } => {
             unknown(axes, lowered, inputs, &node.outputs);

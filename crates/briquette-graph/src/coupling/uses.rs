@@ -98,7 +98,9 @@ impl<'a> Uses<'a> {
             Primitive::Reduce { axes, .. } => needed_if(axes.contains(&axis)),
             Primitive::Pad { before, after } => needed_if(before[axis] + after[axis] > 0),
             Primitive::PadSame { .. } => needed_if(axis >= 2),
-            Primitive::Softmax { axis: over } | Primitive::CumulativeSum { axis: over } => needed_if(axis == *over),
+            Primitive::Softmax { axis: over }
+            | Primitive::CumulativeSum { axis: over }
+            | Primitive::TopIndices { axis: over, .. } => needed_if(axis == *over),
             Primitive::Route(_) | Primitive::Scale(_) | Primitive::Number { .. } => to(axis),
             Primitive::Recurrent(_) | Primitive::Unknown { .. } => Next::Fate(Fate::Needed),
         }

@@ -30,6 +30,8 @@ fn is_inline(tensor: &Tensor) -> bool {
 /// The state outside of a graph inside of a node: its names, its node, and its path.
 pub(super) struct SubgraphScope<'a> {
     names: BTreeMap<&'a str, Item>,
+    /// Shapes outside of a function, whose values may have the same names.
+    declared: Option<BTreeMap<&'a str, &'a ValueInfo>>,
     place: String,
     outer: String,
 }
@@ -107,12 +109,20 @@ impl<'a> Importer<'a> {
     pub(super) fn enter(&mut self, graph: &str) -> SubgraphScope<'a> {
         let inner = format!("{}/{}/{graph}", self.scope, self.place);
         let (names, place) = (self.names.clone(), self.place.clone());
-        SubgraphScope { names, place, outer: std::mem::replace(&mut self.scope, inner) }
+        SubgraphScope { names, declared: None, place, outer: std::mem::replace(&mut self.scope, inner) }
+    }
+
+    /// Begins the nodes of a function, which know no names but their own.
+    pub(super) fn enter_function(&mut self) -> SubgraphScope<'a> {
+        let scope = self.enter("function");
+        self.names.clear();
+        SubgraphScope { declared: Some(std::mem::take(&mut self.declared)), ..scope }
     }
 
     /// Ends a graph inside of a node.
     pub(super) fn leave(&mut self, scope: SubgraphScope<'a>) {
         (self.names, self.place, self.scope) = (scope.names, scope.place, scope.outer);
+        self.declared = scope.declared.unwrap_or_else(|| std::mem::take(&mut self.declared));
     }
 
     /// Adds an input.

@@ -4,7 +4,7 @@ use super::attributes::int;
 use super::importer::Importer;
 use super::inputs::NodeInputs;
 use super::item::Item;
-use super::{einsum, element_wise, layers, layout, pools, ranges, recurrent, resize, scatter, unknown};
+use super::{einsum, element_wise, layers, layout, pools, ranges, recurrent, resize, scatter, top, unknown};
 use briquette_formats::onnx::Node;
 
 /// Imports a node; `None` if its operator has no rule, or its inputs do not fit.
@@ -49,6 +49,8 @@ fn standard(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         "Pad" => ranges::pad(to, given),
         "CumSum" => ranges::cumulative_sum(to, given),
         "GatherElements" if to.runs => scatter::gather_elements(to, given),
+        "ArgMax" | "ArgMin" if to.runs => top::arg_max(to, given),
+        "TopK" if to.runs => top::top_k(to, given),
         "Einsum" if to.runs => einsum::einsum(to, given),
         "GatherND" => scatter::gather_nd(to, given),
         "ScatterND" if to.runs => scatter::scatter_nd(to, given),

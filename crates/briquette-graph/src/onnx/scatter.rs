@@ -138,9 +138,13 @@ pub(super) fn scatter_nd(to: &mut Importer, given: &NodeInputs) -> Option<Vec<It
 
 /// Imports a lookup along an axis, with an index for each element of the result.
 pub(super) fn gather_elements(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
-    let (x, indices) = (given.get(0)?, given.get(1)?);
-    let (shape, found) = (to.shape(x)?, to.shape(indices)?);
     let axis = given.axis(to, 0)?;
+    Some(vec![elements_at(to, given.get(0)?, given.get(1)?, axis)?])
+}
+
+/// Looks up an element along an axis for each index.
+pub(super) fn elements_at(to: &mut Importer, x: &Item, indices: &Item, axis: usize) -> Option<Item> {
+    let (shape, found) = (to.shape(x)?, to.shape(indices)?);
     (shape.len() == found.len() && is_exact(&shape) && is_exact(&found)).then_some(())?;
     let rows = IndexedRows { indexed: shape.clone(), row: Vec::new() };
     let strides = rows.strides();
@@ -168,7 +172,7 @@ pub(super) fn gather_elements(to: &mut Importer, given: &NodeInputs) -> Option<V
     let list = to.operand(&list)?;
     let table = as_table(to, x, &rows)?;
     let taken = looked_up(to, table, list, 0)?;
-    Some(vec![reshaped(to, &Item::Value(taken), found)?])
+    reshaped(to, &Item::Value(taken), found)
 }
 
 /// A matrix of the rows of an item.

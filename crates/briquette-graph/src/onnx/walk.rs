@@ -5,7 +5,7 @@ use super::imported::ImportedGraph;
 use super::importer::{self, Importer, MAX_KNOWN};
 use super::input_shapes::InputDims;
 use super::item::Item;
-use super::{element_wise, loops, operators, types, unknown};
+use super::{element_wise, functions, loops, operators, types, unknown};
 use briquette_core::{DType, Error, Result};
 use briquette_formats::InputFile;
 use briquette_formats::onnx::{self, AttributeValue, Model, Tensor};
@@ -58,6 +58,10 @@ fn nodes<'a>(to: &mut Importer<'a>, graph: &'a onnx::OnnxGraph, depth: usize) ->
                 continue;
             } else {
                 let found = fold::folded(to, node, &inputs).or_else(|| operators::import(to, node, &inputs));
+                let found = match found {
+                    None => called(to, node, &inputs, depth).map_err(|error| error.at(at()))?,
+                    found => found,
+                };
                 let found = found.unwrap_or_else(|| unknown::import(to, node, &inputs));
                 if types::gives_integers(to, node, &inputs) {
                     found.iter().for_each(|item| to.mark_integer(item));
@@ -133,6 +137,27 @@ fn branch<'a>(
     nodes(to, graph, depth + 1)?;
     let output = |output: &onnx::ValueInfo| to.item(&output.name).cloned().ok_or_else(|| missing(&output.name));
     let found = graph.outputs.iter().map(output).collect::<Result<_>>()?;
+    to.leave(scope);
+    Ok(Some(found))
+}
+
+/// Returns the outputs of a call of a function of the file; `None` if the node is none.
+fn called<'a>(
+    to: &mut Importer<'a>,
+    node: &'a onnx::Node,
+    inputs: &[Option<Item>],
+    depth: usize,
+) -> Result<Option<Vec<Item>>> {
+    let Some(AttributeValue::Graph(body)) = node.attribute(functions::BODY) else { return Ok(None) };
+    let scope = to.enter_function();
+    for (input, item) in body.inputs.iter().zip(inputs) {
+        if let Some(item) = item {
+            to.bind(&input.name, item.clone())?;
+        }
+    }
+    nodes(to, body, depth)?;
+    let output = |output: &onnx::ValueInfo| to.item(&output.name).cloned().ok_or_else(|| missing(&output.name));
+    let found = body.outputs.iter().take(node.outputs.len()).map(output).collect::<Result<_>>()?;
     to.leave(scope);
     Ok(Some(found))
 }

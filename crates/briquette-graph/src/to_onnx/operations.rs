@@ -80,6 +80,7 @@ fn primitive(to: &mut Emitter, id: NodeId, op: &Primitive, inputs: &[Operand]) -
         | Primitive::Route(_)
         | Primitive::Number { .. }
         | Primitive::CumulativeSum { .. }
+        | Primitive::TopIndices { .. }
         | Primitive::Spatial { .. }
         | Primitive::Recurrent(_)
         | Primitive::Unknown { .. } => {

@@ -5,6 +5,7 @@ use super::value::{AnyTensor, BinaryFunction, with_tensor};
 use briquette_graph::op::{NumberFunction, Primitive, Reduction};
 use burn::tensor::activation::softmax;
 use burn::tensor::module::adaptive_avg_pool2d;
+use burn::tensor::{Tensor, TensorData};
 
 /// Computes a primitive of its inputs.
 ///
@@ -23,6 +24,7 @@ pub(super) fn apply_primitive(primitive: &Primitive, mut inputs: Vec<AnyTensor>)
         Primitive::Scale(factor) => with_tensor!(x, x => (x * *factor).into()),
         Primitive::Number { function, number } => with_number(x, *function, *number),
         Primitive::CumulativeSum { axis } => with_tensor!(x, x => x.cumsum(*axis).into()),
+        Primitive::TopIndices { axis, n, largest, last_first } => top_indices(x, *axis, *n, *largest, *last_first),
         Primitive::Resize(factor) => resized(x, *factor),
         Primitive::Pad { before, after } => pad(x, before, after),
         Primitive::PadSame { size, stride } => pad_same(x, size, stride),
@@ -36,6 +38,34 @@ pub(super) fn apply_primitive(primitive: &Primitive, mut inputs: Vec<AnyTensor>)
         Primitive::Softmax { axis } => with_tensor!(x, x => softmax(x, *axis).into()),
         other => panic!("found {}, expected a primitive that runs", other.name()),
     }
+}
+
+/// Returns the indices of the largest or smallest elements along an axis, from the host: the order of equal elements is
+/// the same on every device.
+fn top_indices(x: AnyTensor, axis: usize, n: usize, largest: bool, last_first: bool) -> AnyTensor {
+    let device = x.device();
+    let x = x.floats();
+    let dims = x.dims();
+    let values = x.to_f32("top indices").unwrap_or_else(|error| panic!("{error}"));
+    let (len, inner) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
+    let mut kept = dims;
+    kept[axis] = n;
+    let mut found = vec![0.0; kept.iter().product()];
+    let mut order: Vec<usize> = Vec::with_capacity(len);
+    for (outer, lines) in found.chunks_mut(n * inner).enumerate() {
+        for at in 0..inner {
+            let value = |index: usize| values[(outer * len + index) * inner + at];
+            order.clear();
+            order.extend(0..len);
+            order.sort_unstable_by(|&a, &b| {
+                let by_value = if largest { value(b).total_cmp(&value(a)) } else { value(a).total_cmp(&value(b)) };
+                by_value.then(if last_first { b.cmp(&a) } else { a.cmp(&b) })
+            });
+            order.iter().take(n).enumerate().for_each(|(rank, &index)| lines[rank * inner + at] = index as f32);
+        }
+    }
+    AnyTensor::from(Tensor::<1>::from_data(TensorData::new(found, [kept.iter().product::<usize>()]), &device))
+        .reshaped(&kept)
 }
 
 /// Applies a function of each element and a number.

@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Microseconds between two memory samples within a phase.
+/// The fewest microseconds between two samples of the memory within a phase.
 const SAMPLE_US: u64 = 10_000;
+
+/// The next sample comes after this share of the time so far. A run of a day has some 35,000 samples.
+const SHARE_OF_TIME: u64 = 4096;
 
 /// Records a run for `about:tracing` or Perfetto.
 ///
@@ -26,12 +29,70 @@ pub struct Trace {
     notes: Mutex<Notes>,
 }
 
-/// The events recorded so far.
+/// The events recorded so far. They become JSON last: the trace is a part of the memory that it measures.
 #[derive(Default)]
 struct Notes {
-    events: Vec<Value>,
+    phases: Vec<Phase>,
+    counters: Vec<Counter>,
     /// The current phase and its start.
     open: Option<(String, u64)>,
+}
+
+impl Notes {
+    /// Adds a sample to the counter with this name.
+    fn count(&mut self, name: &str, sample: Sample) {
+        let at = self.counters.iter().position(|counter| counter.name == name).unwrap_or_else(|| {
+            self.counters.push(Counter { name: name.to_string(), samples: Vec::new() });
+            self.counters.len() - 1
+        });
+        self.counters[at].samples.push(sample);
+    }
+
+    /// All events, each an object of Chrome's trace format.
+    fn events(&self) -> impl Iterator<Item = Value> {
+        let samples = self.counters.iter().flat_map(Counter::events);
+        self.phases.iter().map(Phase::event).chain(samples)
+    }
+}
+
+/// A phase that has ended. Times are in microseconds since the trace began.
+struct Phase {
+    name: String,
+    start: u64,
+    end: u64,
+    live: Option<u64>,
+    peak: Option<u64>,
+}
+
+impl Phase {
+    fn event(&self) -> Value {
+        json!({
+            "name": self.name, "cat": "phase", "ph": "X", "ts": self.start, "dur": self.end - self.start, "pid": 1, "tid": 1,
+            "args": { "live_bytes": self.live, "peak_bytes": self.peak },
+        })
+    }
+}
+
+/// What a meter showed over time.
+struct Counter {
+    name: String,
+    samples: Vec<Sample>,
+}
+
+impl Counter {
+    fn events(&self) -> impl Iterator<Item = Value> {
+        self.samples.iter().map(|sample| {
+            let counted = json!({ "live": sample.live, "peak": sample.peak });
+            json!({ "name": self.name, "ph": "C", "ts": sample.at, "pid": 1, "args": counted })
+        })
+    }
+}
+
+/// Bytes in use, and the most of the phase, at a time in microseconds.
+struct Sample {
+    at: u64,
+    live: u64,
+    peak: u64,
 }
 
 impl std::fmt::Debug for Trace {
@@ -62,8 +123,9 @@ impl Trace {
     pub fn to_json(&self) -> Result<Vec<u8>> {
         self.close();
         let producer = concat!("briquette ", env!("CARGO_PKG_VERSION"));
+        let events: Vec<Value> = self.notes().events().collect();
         let trace = json!({
-            "displayTimeUnit": "ms", "otherData": { "producer": producer }, "traceEvents": self.notes().events,
+            "displayTimeUnit": "ms", "otherData": { "producer": producer }, "traceEvents": events,
         });
         let json = serde_json::to_string(&trace).map_err(|error| Error::bug(format!("the trace: {error}")))?;
         Ok(printable_json(&json).into_owned().into_bytes())
@@ -91,10 +153,8 @@ impl Trace {
         let now = self.now_us();
         let Some((name, start)) = self.notes().open.take() else { return };
         self.sample(now);
-        let memory = json!({ "live_bytes": self.meter.live_bytes(), "peak_bytes": self.meter.peak_bytes() });
-        self.notes().events.push(json!({
-            "name": name, "cat": "phase", "ph": "X", "ts": start, "dur": now - start, "pid": 1, "tid": 1, "args": memory,
-        }));
+        let (live, peak) = (self.meter.live_bytes(), self.meter.peak_bytes());
+        self.notes().phases.push(Phase { name, start, end: now, live, peak });
     }
 
     /// Records the memory in use, of the host and of the device.
@@ -106,18 +166,17 @@ impl Trace {
         }
     }
 
-    /// Adds a point to the counter with this name.
+    /// Adds what a meter shows now to the counter with this name.
     fn count(&self, name: &str, meter: &dyn MemoryMeter, now: u64) {
         let Some(live) = meter.live_bytes() else { return };
-        let counters = json!({ "live": live, "peak": meter.peak_bytes().unwrap_or(live) });
-        let event = json!({ "name": name, "ph": "C", "ts": now, "pid": 1, "args": counters });
-        self.notes().events.push(event);
+        let peak = meter.peak_bytes().unwrap_or(live);
+        self.notes().count(name, Sample { at: now, live, peak });
     }
 
     /// Records the memory if the last sample is old enough.
     fn sample_at_times(&self) {
         let now = self.now_us();
-        if now.saturating_sub(self.sampled_us.load(Ordering::Relaxed)) >= SAMPLE_US {
+        if now.saturating_sub(self.sampled_us.load(Ordering::Relaxed)) >= SAMPLE_US.max(now / SHARE_OF_TIME) {
             self.sample(now);
         }
     }
