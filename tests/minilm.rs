@@ -115,7 +115,7 @@ fn a_batch_beyond_the_memory_limit_is_refused_before_it_runs() {
     let Some(sandbox) = minilm() else { return };
     sandbox.write(
         "long.txt",
-        format!("{}\n", "Rates were left as they are after a meeting of the bank. ".repeat(9)).repeat(34),
+        format!("{}\n", "Rates were left as they are after a meeting of the bank. ".repeat(9)).repeat(64),
     );
     sandbox.ok("eval minilm --data long.txt --memory-limit 160MB --quiet");
     // The needs of one item depend on the processor's caches. A batch of 32 needs 1.5 MB more.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod files;
+
 use briquette_core::{Error, ErrorKind};
 use briquette_formats::Checkpoint;
 use std::path::{Path, PathBuf};
@@ -194,7 +196,7 @@ fn each_prefix_of_a_manifest_is_refused() {
         let bytes = std::fs::read(from.join("briquette.json")).unwrap();
         let n_json = bytes.trim_ascii_end().len();
         for n in 0..bytes.len() {
-            std::fs::write(dir.path().join("briquette.json"), &bytes[..n]).unwrap();
+            files::replace(&dir.path().join("briquette.json"), &bytes[..n]);
             match Checkpoint::open(dir.path()) {
                 Ok(_) => assert!(n >= n_json, "{n} bytes of {name}"),
                 Err(error) => {

@@ -5,11 +5,13 @@
 
 mod archives;
 mod common;
+mod files;
 
 use archives::{How, dict, item, key, zip, zip_as};
 use briquette_core::ErrorKind;
 use briquette_formats::{Checkpoint, Choice, InputFormat, TensorSource};
 use common::{fixture, tensors};
+use files::replace;
 use std::path::Path;
 
 /// One file of each kind.
@@ -60,7 +62,7 @@ fn the_code_of_a_program_is_not_part_of_the_model() {
 }
 
 fn open_bytes(path: &Path, bytes: &[u8]) -> Result<Checkpoint, briquette_core::Error> {
-    std::fs::write(path, bytes).unwrap();
+    replace(path, bytes);
     Checkpoint::open(path)
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod files;
+
 use briquette_core::{DType, Error};
 use briquette_formats::onnx::{
     AttributeValue, Dim, Model, Skeleton, StreamedWeight, TensorData, carried_model, network_of,
@@ -252,7 +254,7 @@ fn flipped_bytes_never_panic_and_give_input_errors() {
         for at in 0..good.len() {
             let mut bytes = good.clone();
             bytes[at] ^= [0x01, 0x80, 0xff][at % 3];
-            std::fs::write(&path, &bytes).unwrap();
+            files::replace(&path, &bytes);
             if let Err(error) = open_all(&path) {
                 assert!(error.exit_code() == 4 && !error.message.contains('\n'), "{name}: byte {at}: {error}");
             }

@@ -4,11 +4,13 @@
 
 mod archives;
 mod common;
+mod files;
 
 use archives::{How, dict, item, zip, zip_as};
 use briquette_core::ErrorKind;
 use briquette_formats::{Checkpoint, InputFormat, TensorSource};
 use common::{fixture, tensors};
+use files::replace;
 use std::path::Path;
 
 #[test]
@@ -49,7 +51,7 @@ fn each_prefix_of_an_archive_is_refused() {
         let stride = (bytes.len() / 500).max(1);
         let ends = bytes.len().saturating_sub(200)..bytes.len();
         for n in (0..bytes.len()).step_by(stride).chain(ends) {
-            std::fs::write(&path, &bytes[..n]).unwrap();
+            replace(&path, &bytes[..n]);
             let error = Checkpoint::open(&path).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Input, "{n} bytes of {name}: {error}");
         }
@@ -65,7 +67,7 @@ fn flipped_bytes_of_the_directory_and_the_pickle_never_panic() {
         for flip in [0x01, 0x80, 0xff] {
             let mut changed = bytes.clone();
             changed[at] ^= flip;
-            std::fs::write(&path, &changed).unwrap();
+            replace(&path, &changed);
             if let Ok(checkpoint) = Checkpoint::open(&path) {
                 for (index, info) in checkpoint.tensors().iter().enumerate() {
                     let _ = checkpoint.read(index, 0, &mut vec![0; info.n_bytes()]);

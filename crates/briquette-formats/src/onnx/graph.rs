@@ -34,7 +34,7 @@ pub struct Node {
     pub op_type: String,
     /// The domain of the operator; empty for ONNX's own.
     pub domain: String,
-    /// Which of several functions with this operator and domain; usually empty.
+    /// Tells functions of the same operator and domain apart; usually empty.
     pub overload: String,
     /// Names of the inputs; empty where an optional input is absent.
     pub inputs: Vec<String>,

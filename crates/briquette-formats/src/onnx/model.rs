@@ -33,7 +33,7 @@ pub struct OnnxFunction {
     pub name: String,
     /// Its domain.
     pub domain: String,
-    /// Which of several functions with this operator and domain; usually empty.
+    /// Tells functions of the same operator and domain apart; usually empty.
     pub overload: String,
     /// Names of the inputs.
     pub inputs: Vec<String>,

@@ -24,7 +24,7 @@ pub(super) fn read_model(file: &InputFile) -> Result<Model> {
     let functions = std::mem::take(&mut model.functions);
     let mut calls = Calls { functions: BTreeMap::new(), left: MAX_BODY_BYTES };
     for function in &functions {
-        calls.functions.insert(key(&function.domain, &function.name, &function.overload), function);
+        calls.functions.insert([&function.domain, &function.name, &function.overload], function);
     }
     if !calls.functions.is_empty() {
         calls.expand(&mut model.graph, 0).map_err(|error| error.at(file.path().display()))?;
@@ -51,14 +51,9 @@ fn add_nodes<'a>(graph: &'a OnnxGraph, found: &mut Vec<&'a Node>) {
     }
 }
 
-type Key<'a> = [&'a str; 3];
-
-fn key<'a>(domain: &'a str, name: &'a str, overload: &'a str) -> Key<'a> {
-    [domain, name, overload]
-}
-
 struct Calls<'a> {
-    functions: BTreeMap<Key<'a>, &'a OnnxFunction>,
+    /// Functions by domain, name and overload.
+    functions: BTreeMap<[&'a str; 3], &'a OnnxFunction>,
     /// Bytes that are left for the nodes of further calls.
     left: usize,
 }
@@ -72,22 +67,21 @@ impl Calls<'_> {
                     self.expand(inner, depth)?;
                 }
             }
-            let found = self.functions.get(&key(&node.domain, &node.op_type, &node.overload));
+            let found = self.functions.get(&[node.domain.as_str(), &node.op_type, &node.overload]);
             let Some(function) = found.copied() else { continue };
             let at = |error: Error| error.at(format_args!("node {:?} ({})", node.name, node.op_type));
             if depth == MAX_CALLS {
                 let message = format!("found functions that call each other more than {MAX_CALLS} deep");
                 return Err(at(Error::input(message + "; the file is damaged")));
             }
-            let mut body = body_of(function, node);
-            let n_bytes = body.nodes.iter().map(n_bytes).sum::<usize>();
-            let Some(left) = self.left.checked_sub(n_bytes) else {
+            let Some(left) = self.left.checked_sub(body_bytes(function, node)) else {
                 let limit = MAX_BODY_BYTES >> 20;
                 return Err(at(Error::input(format!(
                     "the nodes of all calls of functions need more than {limit} MiB"
                 ))));
             };
             self.left = left;
+            let mut body = body_of(function, node);
             self.expand(&mut body, depth + 1)?;
             node.attributes.push(Attribute { name: BODY.into(), value: AttributeValue::Graph(Box::new(body)) });
         }
@@ -133,20 +127,33 @@ fn fit(graph: &mut OnnxGraph, function: &OnnxFunction, call: &Node, absent: &[&s
     }
 }
 
-/// Roughly the memory of a node.
-fn n_bytes(node: &Node) -> usize {
+/// Roughly the memory of the nodes of a call, or more.
+fn body_bytes(function: &OnnxFunction, call: &Node) -> usize {
+    let defaults: usize = function.defaults.iter().map(|default| attribute_bytes(default, 0)).sum();
+    let given = node_bytes(call, 0).saturating_add(defaults);
+    function.nodes.iter().fold(0, |sum: usize, node| sum.saturating_add(node_bytes(node, given)))
+}
+
+/// Roughly the memory of a node. An attribute of the function around it counts as all attributes of the call.
+fn node_bytes(node: &Node, given: usize) -> usize {
     let names: usize = node.inputs.iter().chain(&node.outputs).map(|name| size_of::<String>() + name.len()).sum();
-    let attribute = |attribute: &Attribute| {
-        let value = match &attribute.value {
-            AttributeValue::Bytes(bytes) => bytes.len(),
-            AttributeValue::Floats(floats) => size_of_val(floats.as_slice()),
-            AttributeValue::Ints(ints) => size_of_val(ints.as_slice()),
-            AttributeValue::Texts(texts) => texts.iter().map(|text| size_of::<Vec<u8>>() + text.len()).sum(),
-            AttributeValue::Tensor(tensor) => size_of_val(tensor.shape.as_slice()) + tensor.name.len(),
-            AttributeValue::Graph(graph) => size_of::<OnnxGraph>() + graph.nodes.iter().map(n_bytes).sum::<usize>(),
-            _ => 0,
-        };
-        size_of::<Attribute>() + attribute.name.len() + value
+    let own = size_of::<Node>() + names + node.name.len();
+    node.attributes.iter().fold(own, |sum, attribute| sum.saturating_add(attribute_bytes(attribute, given)))
+}
+
+fn attribute_bytes(attribute: &Attribute, given: usize) -> usize {
+    let value = match &attribute.value {
+        AttributeValue::Bytes(bytes) => bytes.len(),
+        AttributeValue::Floats(floats) => size_of_val(floats.as_slice()),
+        AttributeValue::Ints(ints) => size_of_val(ints.as_slice()),
+        AttributeValue::Texts(texts) => texts.iter().map(|text| size_of::<Vec<u8>>() + text.len()).sum(),
+        AttributeValue::Tensor(tensor) => size_of_val(tensor.shape.as_slice()) + tensor.name.len(),
+        AttributeValue::Graph(graph) => {
+            let nodes = graph.nodes.iter();
+            nodes.fold(size_of::<OnnxGraph>(), |sum, node| sum.saturating_add(node_bytes(node, given)))
+        }
+        AttributeValue::OfFunction(_) => given,
+        _ => 0,
     };
-    size_of::<Node>() + names + node.name.len() + node.attributes.iter().map(attribute).sum::<usize>()
+    value.saturating_add(size_of::<Attribute>() + attribute.name.len())
 }

@@ -46,7 +46,9 @@ fn top_indices(x: AnyTensor, axis: usize, n: usize, largest: bool, last_first: b
     let device = x.device();
     let x = x.floats();
     let dims = x.dims();
-    let values = x.to_f32("top indices").unwrap_or_else(|error| panic!("{error}"));
+    let mut values = x.to_f32("top indices").unwrap_or_else(|error| panic!("{error}"));
+    // -0 becomes 0, which is equal to it.
+    values.iter_mut().for_each(|value| *value += 0.0);
     let (len, inner) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
     let mut kept = dims;
     kept[axis] = n;

@@ -32,7 +32,7 @@ pub struct Trace {
 /// The events recorded so far. They become JSON last: the trace is a part of the memory that it measures.
 #[derive(Default)]
 struct Notes {
-    phases: Vec<Phase>,
+    phases: Vec<EndedPhase>,
     counters: Vec<Counter>,
     /// The current phase and its start.
     open: Option<(String, u64)>,
@@ -40,7 +40,7 @@ struct Notes {
 
 impl Notes {
     /// Adds a sample to the counter with this name.
-    fn count(&mut self, name: &str, sample: Sample) {
+    fn count(&mut self, name: &str, sample: MemorySample) {
         let at = self.counters.iter().position(|counter| counter.name == name).unwrap_or_else(|| {
             self.counters.push(Counter { name: name.to_string(), samples: Vec::new() });
             self.counters.len() - 1
@@ -51,12 +51,12 @@ impl Notes {
     /// All events, each an object of Chrome's trace format.
     fn events(&self) -> impl Iterator<Item = Value> {
         let samples = self.counters.iter().flat_map(Counter::events);
-        self.phases.iter().map(Phase::event).chain(samples)
+        self.phases.iter().map(EndedPhase::event).chain(samples)
     }
 }
 
 /// A phase that has ended. Times are in microseconds since the trace began.
-struct Phase {
+struct EndedPhase {
     name: String,
     start: u64,
     end: u64,
@@ -64,7 +64,7 @@ struct Phase {
     peak: Option<u64>,
 }
 
-impl Phase {
+impl EndedPhase {
     fn event(&self) -> Value {
         json!({
             "name": self.name, "cat": "phase", "ph": "X", "ts": self.start, "dur": self.end - self.start, "pid": 1, "tid": 1,
@@ -76,7 +76,7 @@ impl Phase {
 /// What a meter showed over time.
 struct Counter {
     name: String,
-    samples: Vec<Sample>,
+    samples: Vec<MemorySample>,
 }
 
 impl Counter {
@@ -89,7 +89,7 @@ impl Counter {
 }
 
 /// Bytes in use, and the most of the phase, at a time in microseconds.
-struct Sample {
+struct MemorySample {
     at: u64,
     live: u64,
     peak: u64,
@@ -154,7 +154,7 @@ impl Trace {
         let Some((name, start)) = self.notes().open.take() else { return };
         self.sample(now);
         let (live, peak) = (self.meter.live_bytes(), self.meter.peak_bytes());
-        self.notes().phases.push(Phase { name, start, end: now, live, peak });
+        self.notes().phases.push(EndedPhase { name, start, end: now, live, peak });
     }
 
     /// Records the memory in use, of the host and of the device.
@@ -170,7 +170,7 @@ impl Trace {
     fn count(&self, name: &str, meter: &dyn MemoryMeter, now: u64) {
         let Some(live) = meter.live_bytes() else { return };
         let peak = meter.peak_bytes().unwrap_or(live);
-        self.notes().count(name, Sample { at: now, live, peak });
+        self.notes().count(name, MemorySample { at: now, live, peak });
     }
 
     /// Records the memory if the last sample is old enough.
