@@ -14,8 +14,9 @@ RUSTDOCFLAGS="-D warnings" cargo doc --workspace --features briquette/cuda,briqu
 cargo clippy --quiet --workspace --lib --bins -- -D warnings
 cargo clippy --quiet -p briquette -p briquette-cli --no-default-features --features briquette/default -- -D warnings
 # In the profile of the README's first command and of the Python package's tests, so that they share what is compiled.
-cargo test --quiet --profile quick -p briquette-formats -p briquette-cli --no-default-features \
-  --test without_pytorch --test e2e -- light:: pytorch_files_are_refused
+# Apart, because the command has the feature `pytorch`.
+cargo test --quiet --profile quick -p briquette-formats --no-default-features --test without_pytorch
+cargo test --quiet --profile quick -p briquette-cli --no-default-features --test e2e light::
 
 just dev size
 just dev language

@@ -5,7 +5,7 @@
 use briquette_core::{OutputAxis, Role};
 use briquette_formats::{Checkpoint, InputFile};
 use briquette_graph::coupling::{coupling_groups, parameters_left};
-use briquette_graph::onnx::{InputDims, import};
+use briquette_graph::onnx::{InputDims, RunnableModel, import};
 use briquette_graph::op::{Composite, ElementFunction};
 use briquette_graph::roles::roles;
 use briquette_graph::{Extents, Graph, Op, Primitive, graph_of};
@@ -189,6 +189,21 @@ fn calls_that_multiply_are_refused_before_they_fill_the_memory() {
     let error = called(&functions).unwrap_err();
     let text = error.to_string();
     assert!(error.exit_code() == 4 && text.contains("16 MiB") && text.lines().count() == 1, "{text}");
+}
+
+#[test]
+fn quantized_operators_inside_of_branches_are_refused_too() {
+    let branch = |name: &str| {
+        let inner = [node("DequantizeLinear", &["x", "s"], &["z"], &[]), value(12, "z", &[2])].concat();
+        [field(1, name), field(6, inner), vec![0xa0, 0x01, 5]].concat()
+    };
+    let choice = node("If", &["c"], &["y"], &[branch("then_branch"), branch("else_branch")]);
+    let graph = [choice, value(11, "x", &[2]), value(11, "c", &[]), value(12, "y", &[2])].concat();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.onnx");
+    std::fs::write(&path, [vec![0x08, 8], field(7, graph), field(8, [0x10, 17])].concat()).unwrap();
+    let error = RunnableModel::read(InputFile::open(&path).unwrap()).unwrap_err();
+    assert!(error.exit_code() == 2 && error.to_string().contains("DequantizeLinear"), "{error}");
 }
 
 /// The shape of the output `y` after nodes that read `x`.
