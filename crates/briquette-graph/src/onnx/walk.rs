@@ -135,10 +135,14 @@ fn branch<'a>(
     let scope = to.enter(name);
     to.add_tensors(graph);
     nodes(to, graph, depth + 1)?;
-    let output = |output: &onnx::ValueInfo| to.item(&output.name).cloned().ok_or_else(|| missing(&output.name));
-    let found = graph.outputs.iter().map(output).collect::<Result<_>>()?;
+    let found = outputs(to, &graph.outputs)?;
     to.leave(scope);
     Ok(Some(found))
+}
+
+/// Returns the items of the outputs of a graph inside of a node.
+fn outputs(to: &Importer, outputs: &[onnx::ValueInfo]) -> Result<Vec<Item>> {
+    outputs.iter().map(|output| to.item(&output.name).cloned().ok_or_else(|| missing(&output.name))).collect()
 }
 
 /// Returns the outputs of a call of a function of the file; `None` if the node is none.
@@ -156,8 +160,8 @@ fn called<'a>(
         }
     }
     nodes(to, body, depth)?;
-    let output = |output: &onnx::ValueInfo| to.item(&output.name).cloned().ok_or_else(|| missing(&output.name));
-    let found = body.outputs.iter().take(node.outputs.len()).map(output).collect::<Result<_>>()?;
+    let n_used = body.outputs.len().min(node.outputs.len());
+    let found = outputs(to, &body.outputs[..n_used])?;
     to.leave(scope);
     Ok(Some(found))
 }

@@ -73,7 +73,7 @@ impl EndedPhase {
     }
 }
 
-/// What a meter showed over time.
+/// The samples of a meter, in their order.
 struct Counter {
     name: String,
     samples: Vec<MemorySample>,
