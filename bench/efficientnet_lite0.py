@@ -7,7 +7,8 @@ FORWARD is the example of briquette-eval: cargo build --release -p briquette-eva
 
 Prints the largest difference of logits from torch over the largest logit, and the share of 500 images with the same most likely class
 in int8-dynamic: drawn images, which look like no class, and random crops of photographs of scikit-image and scikit-learn. Weights are
-rounded to nearest, and by GPTQ with 512 other images: drawn ones, and crops of 4 of the 7 photographs. Tests use crops of the other 3.
+rounded to nearest, and by GPTQ with 512 other images: drawn ones, and crops of 4 of the 7 photographs. Tests use crops of the other 3. The
+last run leaves the first and the depthwise layers in f32.
 """
 
 import hashlib
@@ -122,7 +123,9 @@ def main():
     subprocess.run([forward, str(path), str(work / "some.safetensors"), str(work / "logits.bin")], check=True)
     found = numpy.fromfile(work / "logits.bin", "<f4").reshape(expected.shape)
     print(f"largest difference from torch: {abs(found - expected).max() / abs(expected).max():.1e} of the largest logit")
-    for how, flags in (("nearest", []), ("GPTQ", ["--round", "gptq", "--data", str(work / "calibration.npy")])):
+    gptq = ["--round", "gptq", "--data", str(work / "calibration.npy")]
+    float_layers = ["--exclude", "_conv_stem.weight", "--exclude", "**._depthwise_conv.weight"]
+    for how, flags in (("nearest", []), ("GPTQ", gptq), ("GPTQ, first and depthwise layers in f32", gptq + float_layers)):
         run = [briquette, "compress", str(path), "-o", str(work / "int8"), "--quantize", "int8-dynamic", "--quiet", "--force"]
         subprocess.run(run + flags, check=True)
         for name in ("drawn", "photographs"):

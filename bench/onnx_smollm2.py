@@ -9,6 +9,7 @@ first `--windows` are run one by one. The bytes are those of all files. Needs on
 """
 
 import argparse
+import logging
 import pathlib
 import sys
 import tempfile
@@ -109,6 +110,8 @@ def main():
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--skip-theirs", action="store_true")
     options = parser.parse_args()
+    # The quantizers log a line for each node.
+    logging.disable(logging.INFO)
     f32 = pathlib.Path(options.f32) / "model.onnx"
     tokenizer = Tokenizer.from_file(options.tokenizer)
     windows = windows_of(tokenizer, options.text, options.windows)
