@@ -74,35 +74,42 @@ fn updated_weights_reduce_output_errors_and_stay_on_their_grids() {
     }
 }
 
+/// Returns `a·(G + 0.01·mean(diag G)·I)·bᵀ`: GPTQ's damping.
+fn damped_product(gram: &[f64], a: &[f32], b: &[f32]) -> f64 {
+    let n = a.len();
+    let added = 0.01 * (0..n).map(|i| gram[i * n + i]).sum::<f64>() / n as f64;
+    let damped = |at: usize| gram[at] + if at / n == at % n { added } else { 0.0 };
+    (0..n * n).map(|at| f64::from(a[at / n]) * damped(at) * f64::from(b[at % n])).sum()
+}
+
 #[test]
 fn scales_of_rows_have_the_least_output_error_for_their_codes() {
     let sandbox = llama("llama-tied");
     sandbox.ok("calibrate llama-tied --data text.txt --max-length 16 --gram -o stats --device cpu");
-    sandbox.ok("compress llama-tied -o out --quantize int3 --round gptq --statistics stats");
-    sandbox.ok("export out --to dense -o dense");
     let stats = StatisticsFile::read(&sandbox.path("stats")).unwrap().layers;
-    let (before, after) = (tensors_of(&sandbox.path("llama-tied")), tensors_of(&sandbox.path("dense")));
-    let mut n_rows = 0;
-    for (layer, stats) in stats.iter().filter(|(layer, stats)| layer.contains("layers.") && stats.count >= 512) {
-        let name = format!("{layer}.weight");
-        let (gram, n) = (stats.gram.as_ref().unwrap(), stats.n_inputs());
-        // GPTQ's damping.
-        let added = 0.01 * (0..n).map(|i| gram[i * n + i]).sum::<f64>() / n as f64;
-        let product = |a: &[f32], b: &[f32]| -> f64 {
-            let of = |at: usize| {
-                let damped = gram[at] + if at / n == at % n { added } else { 0.0 };
-                f64::from(a[at / n]) * damped * f64::from(b[at % n])
-            };
-            (0..n * n).map(of).sum()
-        };
-        let (weights, rounded) = (before[&name].floats(), after[&name].floats());
-        for (weights, rounded) in weights.chunks(n).zip(rounded.chunks(n)) {
-            let factor = product(weights, rounded) / product(rounded, rounded);
-            assert!((factor - 1.0).abs() < 2e-3, "{name}: {factor}");
-            n_rows += 1;
+    let before = tensors_of(&sandbox.path("llama-tied"));
+    for flags in [
+        "--quantize int3",
+        "--quantize int4-g8",
+        "--quantize int4-g8-asym",
+        "--quantize step0.05",
+        "--quantize int4 --prune 0.3 --prune-method sparsegpt",
+    ] {
+        sandbox.ok(&format!("compress llama-tied -o out {flags} --round gptq --statistics stats --force"));
+        sandbox.ok("export out --to dense -o dense --force");
+        let (mut n_rows, after) = (0, tensors_of(&sandbox.path("dense")));
+        for (layer, stats) in stats.iter().filter(|(layer, stats)| layer.contains("layers.") && stats.count >= 512) {
+            let (name, gram) = (format!("{layer}.weight"), stats.gram.as_ref().unwrap());
+            let (weights, rounded) = (before[&name].floats(), after[&name].floats());
+            for (weights, rounded) in weights.chunks(stats.n_inputs()).zip(rounded.chunks(stats.n_inputs())) {
+                let factor = damped_product(gram, weights, rounded) / damped_product(gram, rounded, rounded);
+                // Scales of steps are f16.
+                assert!((factor - 1.0).abs() < 2e-3, "{flags}, {name}: {factor}");
+                n_rows += 1;
+            }
         }
+        assert!(n_rows > 100, "{flags}: {n_rows}");
     }
-    assert!(n_rows > 100, "{n_rows}");
 }
 
 /// Returns the number of finished units of a layerwise run: groups of layers of a block.

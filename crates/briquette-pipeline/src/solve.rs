@@ -9,6 +9,7 @@ mod curvature;
 mod errors;
 #[cfg(feature = "model")]
 mod fake_quantized;
+mod fit_rows;
 mod found;
 mod groups;
 mod inputs;

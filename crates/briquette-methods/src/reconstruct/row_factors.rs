@@ -6,7 +6,7 @@ use rayon::prelude::*;
 /// The number of rows per thread.
 const ROWS: usize = 128;
 
-/// A factor is at most this far from 1, as a ratio.
+/// Factors are at most this, and at least its inverse: inputs that the calibration hardly saw do not decide a row.
 const MOST: f64 = 1.25;
 
 /// Returns the factor of each row of rounded weights `ŵ` with the least error of outputs: `ŵGw / ŵGŵ`.

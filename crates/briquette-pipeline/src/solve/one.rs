@@ -1,18 +1,16 @@
 //! Error compensation of one tensor: its mask, grids and updated weights.
 
 use super::errors::OutputErrors;
+use super::fit_rows::{fit_rows, has_free_scales};
 use super::groups::GroupInputs;
 use super::job::{SolveJob, check_stop, layer_of, stats_of};
 use super::rows::{can_store, check_finite, is_finite, rows_of_decision, rows_of_mask, zeros_of};
 use super::scaled_stats::ScaledStats;
 use super::unit::{SolvedUnit, UpdatedTensor};
-use super::update::{DAMPING, KnownFactor, ScaleChanges, pruned, rounded};
+use super::update::{DAMPING, KnownFactor, pruned, rounded};
 use crate::frequency::ScaledSource;
 use crate::report::SolvedLayer;
-use briquette_core::encoded::ScaleType;
-use briquette_core::{
-    ColumnScales, Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::fake_quantize,
-};
+use briquette_core::{ColumnScales, Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize};
 use briquette_formats::TensorSource;
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding, RowInputs};
@@ -255,20 +253,16 @@ impl<'j, 'p> Solver<'j, 'p> {
         match (&decision.quant, tensor.solve.rounding) {
             (Some(quant), Rounding::Gptq) => {
                 let searches = !has_given_scales && stats.count >= FEW && searches_scales(quant, n_cols);
-                let changes = ScaleChanges { searches, refits: refitted_scales(tensor, stats) };
-                *outcome = rounded(&mut values, n_cols, (&mut decision, changes), &groups, factors, &check_stop)?;
+                *outcome = rounded(&mut values, n_cols, (&mut decision, searches), &groups, factors, &check_stop)?;
+                let spec = tensor.quant.map(|quant| quant.spec).filter(|_| stats.count >= FEW);
+                if let (Some(spec), Some(quant)) = (spec.filter(has_free_scales), &mut decision.quant) {
+                    fit_rows(original, &mut values, n_cols, (quant, spec.scale), &groups);
+                }
             }
             _ => values = fake_quantize(&values, n_rows, n_cols, &decision),
         }
         Ok(is_finite(&values).then_some((values, decision)))
     }
-}
-
-/// Returns the type of a tensor's scales, if each row has scales of its own that can take any value.
-fn refitted_scales(tensor: &TensorPlan, stats: &InputStats) -> Option<ScaleType> {
-    let spec = tensor.quant?.spec;
-    let is_free = spec.grouping != Grouping::Tensor && spec.scale != ScaleType::Log8;
-    (is_free && stats.count >= FEW).then_some(spec.scale)
 }
 
 /// Returns statistics as if no input was observed, so that weights are dropped by magnitude and rounded to

@@ -2,11 +2,10 @@
 
 use super::groups::{GroupInputs, joined, pattern_of};
 use super::rows::{rows_of_decision, rows_of_mask};
-use briquette_core::encoded::ScaleType;
-use briquette_core::{Affine, Decision, Error, InputStats, Mask, QuantParams, Result};
+use briquette_core::{Decision, Error, InputStats, Mask, Result};
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::reconstruct::{
-    ColumnOrder, FactorOutcome, FactorSpec, InverseFactor, admm, gptq, gptq_with_scales, row_factors, sparsegpt,
+    ColumnOrder, FactorOutcome, FactorSpec, InverseFactor, admm, gptq, gptq_with_scales, sparsegpt,
 };
 use briquette_writer::{Cut, TensorPlan};
 use std::sync::Arc;
@@ -52,73 +51,37 @@ pub(super) fn pruned(
     Ok((Mask::from_bits(n_rows, n_cols, bits), joined(&outcomes)))
 }
 
-/// How the scales of a tensor change while it is rounded.
-#[derive(Clone, Copy)]
-pub(super) struct ScaleChanges {
-    /// Whether the scales of rows with few weights are searched.
-    pub(super) searches: bool,
-    /// The type of scales that are fitted to the codes, a factor for each row. Other scales stay.
-    pub(super) refits: Option<ScaleType>,
-}
-
-/// Rounds weights `[rows, n_cols]` by GPTQ, by channel group.
+/// Rounds weights `[rows, n_cols]` by GPTQ, by channel group. The scales of rows with few weights are searched if `searches`.
 pub(super) fn rounded(
     values: &mut [f32],
     n_cols: usize,
-    (decision, changes): (&mut Decision, ScaleChanges),
+    (decision, searches): (&mut Decision, bool),
     groups: &[GroupInputs],
     factors: &mut Vec<KnownFactor>,
     check_stop: &(impl Fn() -> Result<()> + Sync),
 ) -> Result<Option<FactorOutcome>> {
     let (mut outcomes, mut scales) = (Vec::new(), Vec::new());
     for GroupInputs { rows, stats } in groups {
-        let decided = if groups.len() == 1 { decision.clone() } else { rows_of_decision(decision, rows, n_cols) };
-        let quant = decided.quant.as_ref().ok_or_else(|| Error::bug("GPTQ without a grid"))?;
+        let own = if groups.len() == 1 { decision.clone() } else { rows_of_decision(decision, rows, n_cols) };
+        let quant = own.quant.as_ref().ok_or_else(|| Error::bug("GPTQ without a grid"))?;
         let factor = factor_of(factors, stats, ColumnOrder::ByActivation, check_stop)?;
         let weights = &mut values[rows.start * n_cols..rows.end * n_cols];
-        let gram = stats.gram.as_ref().filter(|_| factor.outcome().fallback.is_none());
-        let target = changes.refits.map(|_| weights.to_vec());
-        let mut own = match gram.filter(|_| changes.searches) {
+        match stats.gram.as_ref().filter(|_| searches && factor.outcome().fallback.is_none()) {
             Some(gram) => {
                 let inputs = (factor, gram.as_slice());
-                gptq_with_scales(weights, n_cols, quant, decided.mask.as_ref(), inputs, check_stop)?
+                scales.extend(gptq_with_scales(weights, n_cols, quant, own.mask.as_ref(), inputs, check_stop)?.affines);
             }
             None => {
-                gptq(weights, n_cols, quant, decided.mask.as_ref(), factor, check_stop)?;
-                quant.clone()
+                gptq(weights, n_cols, quant, own.mask.as_ref(), factor, check_stop)?;
+                scales.extend_from_slice(&quant.affines);
             }
-        };
-        if let (Some(target), Some(gram), Some(stored)) = (target, gram, changes.refits) {
-            refit_rows(&target, weights, n_cols, &mut own, (gram, stored));
         }
-        scales.extend(own.affines);
         outcomes.push(factor.outcome());
     }
-    if let Some(quant) = decision.quant.as_mut().filter(|_| changes.searches || changes.refits.is_some()) {
+    if let Some(quant) = decision.quant.as_mut().filter(|_| searches) {
         quant.affines = scales;
     }
     Ok(joined(&outcomes))
-}
-
-/// Multiplies the scales of each row by the factor with the least error of outputs. Codes stay.
-fn refit_rows(
-    target: &[f32],
-    values: &mut [f32],
-    n_cols: usize,
-    quant: &mut QuantParams,
-    (gram, stored): (&[f64], ScaleType),
-) {
-    let factors = row_factors([target, values], n_cols, gram, DAMPING);
-    let (grid, size) = (quant.grid, quant.group_size());
-    let per_row = n_cols.div_ceil(size);
-    let rows = values.chunks_mut(n_cols).zip(quant.affines.chunks_mut(per_row));
-    for ((values, affines), factor) in rows.zip(factors) {
-        for (values, affine) in values.chunks_mut(size).zip(affines) {
-            let before = *affine;
-            *affine = stored.round(Affine { scale: (f64::from(before.scale) * factor) as f32, ..before });
-            values.iter_mut().for_each(|value| *value = affine.dequantize(before.quantize(*value, grid)));
-        }
-    }
 }
 
 /// Returns the factor of the Hessian of these inputs, computed once for consecutive layers with the same
