@@ -254,6 +254,9 @@ impl<'j, 'p> Solver<'j, 'p> {
             (Some(quant), Rounding::Gptq) => {
                 let searches = !has_given_scales && stats.count >= FEW && searches_scales(quant, n_cols);
                 *outcome = rounded(&mut values, n_cols, (&mut decision, searches), &groups, factors, &check_stop)?;
+                if !is_finite(&values) {
+                    return Ok(None);
+                }
                 let spec = tensor.quant.map(|quant| quant.spec).filter(|_| stats.count >= FEW);
                 if let (Some(spec), Some(quant)) = (spec.filter(has_free_scales), &mut decision.quant) {
                     fit_rows(original, &mut values, n_cols, (quant, spec.scale), &groups);
