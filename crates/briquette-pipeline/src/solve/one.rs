@@ -257,8 +257,9 @@ impl<'j, 'p> Solver<'j, 'p> {
                 if !is_finite(&values) {
                     return Ok(None);
                 }
-                let spec = tensor.quant.map(|quant| quant.spec).filter(|_| stats.count >= FEW);
-                if let (Some(spec), Some(quant)) = (spec.filter(has_free_scales), &mut decision.quant) {
+                let is_known = stats.count >= FEW && outcome.is_some_and(|outcome| outcome.fallback.is_none());
+                let spec = tensor.quant.map(|quant| quant.spec).filter(|spec| is_known && has_free_scales(spec));
+                if let (Some(spec), Some(quant)) = (spec, &mut decision.quant) {
                     fit_rows(original, &mut values, n_cols, (quant, spec.scale), &groups);
                 }
             }
