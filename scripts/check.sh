@@ -2,6 +2,8 @@
 # Run every check of the sources, as before each change: `just check`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# Each command is printed with the time so far.
+PS4='+ (after $SECONDS s) '
 set -x
 
 cargo fmt --all --check

@@ -90,6 +90,19 @@ fn codes_become_operators_of_integers_and_other_nodes_stay() {
 }
 
 #[test]
+fn weights_of_calls_of_functions_get_codes() {
+    let sandbox = Sandbox::with("digits");
+    copy(&repository().join("fixtures/onnx/run"), &sandbox.path("m"));
+    let found = sandbox.json("export m/calls.onnx --to onnx --quantize int8-dynamic -o x");
+    // The input of the other layer has no known shape: it comes from an `If`.
+    assert_eq!(found["weights"], json!({ "float": 3, "int8-dynamic": 1 }));
+    sandbox.ok("verify x");
+    let model = Model::read(&InputFile::open(&sandbox.path("x/model.onnx")).unwrap()).unwrap();
+    let n = |op: &str| model.graph.nodes.iter().filter(|node| node.op_type == op).count();
+    assert_eq!(["Dense", "MatMul", "MatMulInteger", "Scaled"].map(n), [0, 1, 1, 4]);
+}
+
+#[test]
 fn static_codes_of_an_onnx_model_are_those_of_its_checkpoint() {
     let sandbox = digits();
     for (model, out) in [("digits", "a"), ("n/model.onnx", "b")] {

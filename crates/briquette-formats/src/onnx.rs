@@ -6,6 +6,7 @@
 //!
 //! Source: `onnx.proto` of ONNX 1.23, and the protobuf encoding (protobuf.dev/programming-guides/encoding).
 
+mod calls;
 mod carried;
 mod constants;
 mod copy;

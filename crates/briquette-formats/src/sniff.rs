@@ -69,10 +69,11 @@ const OTHERS: [(&[u8], &str, &str); 6] = [
     (b"\xfd7zXZ\0", "an xz file", "unpack it and use the files inside"),
 ];
 
-/// Returns whether a protobuf begins like `ModelProto`: the version of its format, then its producer, opsets or
-/// graph.
+/// Returns whether a protobuf begins like `ModelProto`: the version of its format, then another of its fields. Fields after the
+/// 15th have tags of two bytes.
 fn is_onnx(head: &[u8]) -> bool {
-    matches!(head, [0x08, 1..=31, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42, ..])
+    let has_short_tag = matches!(head, [0x08, 1..=31, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42 | 0x72, ..]);
+    has_short_tag || matches!(head, [0x08, 1..=31, 0xa2 | 0xca | 0xd2, 0x01, ..])
 }
 
 fn is_pickle(head: &[u8]) -> bool {
@@ -112,5 +113,6 @@ mod tests {
         assert_eq!(kind_of_head(b"NRUB\x01\0"), Ok(FileKind::Burnpack));
         assert_eq!(kind_of_head(b"\x08\x08\x12\x07pytorch\x1a\x052.3.1"), Ok(FileKind::Onnx));
         assert_eq!(kind_of_head(b"\x08\x0a:\x80\x02\x0a\x41"), Ok(FileKind::Onnx));
+        assert_eq!(kind_of_head(b"\x08\x08\xca\x01\x0a\x0a\x05Dense"), Ok(FileKind::Onnx), "functions come first");
     }
 }

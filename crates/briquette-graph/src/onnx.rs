@@ -5,7 +5,7 @@
 //!
 //! Opsets 11 to 28 of the operators that exporters write are known. A call of a function of the file becomes the nodes of the
 //! function. Graphs inside nodes are operators without a rule, except `If` with a known condition. A graph for running has rules for
-//! every `If`, for recurrent layers, and for loops whose number of iterations follows from shapes, constants and single integers.
+//! every `If`, for recurrent layers, and for loops. A number of iterations that the model computes is a question: see [`ImportedGraph`].
 
 mod attributes;
 mod constant_math;
@@ -23,6 +23,7 @@ mod layout;
 mod loops;
 mod operators;
 mod pools;
+mod questions;
 mod ranges;
 mod recognise;
 mod recurrent;
@@ -66,12 +67,12 @@ pub fn import_named(file: &InputFile, dims: &InputDims) -> Result<ImportedGraph>
 
 /// Builds and checks the graph of a model; `runs` as in [`Importer`](importer::Importer).
 fn imported(file: &InputFile, model: &Model, dims: &InputDims, runs: bool) -> Result<ImportedGraph> {
-    let ImportedGraph { mut graph, mut names } = walk::run(file, model, dims, runs)?;
+    let ImportedGraph { mut graph, mut names, question } = walk::run(file, model, dims, runs)?;
     recognise::recognise(&mut graph);
     remove_unused(&mut graph);
     graph.lower()?;
     let inputs = graph.inputs.iter().map(|input| input.value);
     let computed: BTreeSet<ValueId> = graph.nodes.iter().flat_map(|node| node.outputs.clone()).chain(inputs).collect();
     names.retain(|_, value| computed.contains(value));
-    Ok(ImportedGraph { graph, names })
+    Ok(ImportedGraph { graph, names, question })
 }

@@ -1,7 +1,8 @@
 //! A model of a file for writing: weights are streamed from elsewhere, and everything else is carried as it is.
 
+use super::calls::{CallScope, FunctionParts, GivenAttribute, OperatorKey, functions_with_weights, operator_of};
 use super::copy::NetworkCopy;
-use super::graph::{AttributeValue, Node, OnnxGraph};
+use super::graph::{Attribute, AttributeValue, Node, OnnxGraph};
 use super::model::Model;
 use super::skeleton::constant;
 use super::tensor::{Tensor, TensorData, string_pair};
@@ -20,13 +21,16 @@ use std::ops::Range;
 const OUR_KEYS: &str = "briquette.";
 /// Tensors of at most this many elements are in memory, so that shapes and bounds of ranges are known.
 const MAX_ELEMENTS: usize = 64;
+/// Deepest nesting of calls that become nodes.
+const MAX_CALLS: usize = 16;
 
 /// A weight whose elements come from elsewhere: its index there, its type and its shape.
 pub type StreamedWeight = (usize, OnnxType, Shape);
 
 /// Reads a model for writing. `weights` are the tensors whose elements are streamed, by name.
 ///
-/// Constants among the weights become initializers. Elements of external files that are no weights move into the model.
+/// Constants among the weights become initializers. Elements of external files that are no weights move into the model. Calls of functions
+/// with products or look-ups become the nodes of the functions, so that their weights may be replaced.
 ///
 /// # Errors
 /// - Input: the model is damaged, or what it has beside weights is too large.
@@ -38,9 +42,13 @@ pub fn carried_model(file: &InputFile, weights: &BTreeMap<String, StreamedWeight
     carried.domains =
         model.opsets.iter().filter(|(domain, _)| !domain.is_empty()).map(|(d, v)| (d.clone(), *v)).collect();
     let is_given = |name: &str| model.graph.initializers.iter().any(|tensor| tensor.name == name);
+    let mut copy = NetworkCopy::without(file, BTreeSet::new());
+    let functions = functions_with_weights(&mut copy, &model.opsets)?;
     let mut reader = CarriedReader {
-        copy: NetworkCopy::without(file, BTreeSet::new()),
+        copy,
         weights,
+        functions: &functions,
+        prefixes: Prefixes::of(&model),
         found: &mut found,
         carried: &mut carried,
     };
@@ -52,6 +60,9 @@ pub fn carried_model(file: &InputFile, weights: &BTreeMap<String, StreamedWeight
 struct CarriedReader<'a, 'b> {
     copy: NetworkCopy<'a>,
     weights: &'b BTreeMap<String, StreamedWeight>,
+    /// The functions whose calls become nodes.
+    functions: &'b BTreeMap<OperatorKey, FunctionParts>,
+    prefixes: Prefixes,
     found: &'b mut OnnxModel,
     carried: &'b mut CarriedModel,
 }
@@ -88,7 +99,7 @@ impl CarriedReader<'_, '_> {
                 continue;
             };
             match field.number {
-                1 => self.node(span)?,
+                1 => self.node(span, None, 0)?,
                 2 => {}
                 5 => self.tensor(span)?,
                 11..=13 => self.value(field.number, span, is_given)?,
@@ -150,16 +161,29 @@ impl CarriedReader<'_, '_> {
         true
     }
 
-    fn node(&mut self, span: Range<u64>) -> Result<()> {
-        let node = Node::read(&mut self.copy.from, span.clone(), 0)?;
-        if let Some((name, _)) = constant(&node)
+    /// Adds a node, or the nodes of the function that it calls. `scope` is the call around it, and `depth` counts calls.
+    fn node(&mut self, span: Range<u64>, scope: Option<&CallScope>, depth: usize) -> Result<()> {
+        let mut node = Node::read(&mut self.copy.from, span.clone(), 0)?;
+        if scope.is_none()
+            && let Some((name, _)) = constant(&node)
             && self.streamed(name)
         {
             return Ok(());
         }
         let mut carried = CarriedNode::default();
         node.attributes.iter().for_each(|attribute| names_inside(&attribute.value, &mut carried.inner));
-        self.fields_of_node(span, &mut carried)?;
+        self.fields_of_node(span, scope, &mut carried)?;
+        if let Some(scope) = scope {
+            scope.fit(&mut node);
+            carried.inner.iter_mut().for_each(|name| *name = scope.value(name));
+            let mut before = WireMessage::from(carried.before);
+            before.text(3, &node.name);
+            carried.before = before.bytes;
+        }
+        let functions = self.functions;
+        if let Some(function) = functions.get(&operator_of(&node)).filter(|_| depth < MAX_CALLS) {
+            return self.call(function, node, carried, depth);
+        }
         let mut attributes = Vec::new();
         for attribute in &node.attributes {
             if let Some(value) = self.described(&attribute.value)? {
@@ -178,18 +202,37 @@ impl CarriedReader<'_, '_> {
         Ok(())
     }
 
+    /// Adds the nodes of a function as a call has them.
+    fn call(&mut self, function: &FunctionParts, call: Node, carried: CarriedNode, depth: usize) -> Result<()> {
+        let messages: BTreeMap<String, Vec<u8>> = carried.attributes.into_iter().collect();
+        let given = |attribute: &Attribute| {
+            let message = messages.get(&attribute.name)?.clone();
+            Some(GivenAttribute { attribute: attribute.clone(), message })
+        };
+        let given = call.attributes.iter().filter_map(given).collect();
+        let domains = function.opsets.iter().filter(|(domain, _)| !domain.is_empty());
+        self.carried.domains.extend(domains.map(|(domain, version)| (domain.clone(), *version)));
+        let scope = CallScope::new(function, &call, given, self.prefixes.next(&call.op_type));
+        function.nodes.iter().try_for_each(|span| self.node(span.clone(), Some(&scope), depth + 1))
+    }
+
     /// Keeps the fields of a node beside the names of its inputs and outputs.
-    fn fields_of_node(&mut self, span: Range<u64>, found: &mut CarriedNode) -> Result<()> {
+    fn fields_of_node(&mut self, span: Range<u64>, scope: Option<&CallScope>, found: &mut CarriedNode) -> Result<()> {
         let (mut rest, mut before, mut after) = (span, WireMessage::default(), WireMessage::default());
         loop {
             let start = rest.start;
             let Some(field) = self.copy.from.wire.field(&mut rest)? else { break };
             match (field.number, field.value) {
                 (1 | 2, _) => {}
-                (5, WireValue::Span(span)) => {
-                    let name = self.first_text(span.clone())?;
-                    found.attributes.push((name, self.copy.whole_attribute(span)?));
-                }
+                // A node of a function gets a name of its call.
+                (3, _) if scope.is_some() => {}
+                (5, WireValue::Span(span)) => match scope {
+                    Some(scope) => found.attributes.extend(self.copy.attribute_of_call(span, scope)?),
+                    None => {
+                        let name = self.first_text(span.clone())?;
+                        found.attributes.push((name, self.copy.whole_attribute(span)?));
+                    }
+                },
                 _ if found.attributes.is_empty() => self.copy.raw(start..rest.start, &mut before)?,
                 _ => self.copy.raw(start..rest.start, &mut after)?,
             }
@@ -224,6 +267,39 @@ impl CarriedReader<'_, '_> {
             },
             _ => return Ok(None),
         }))
+    }
+}
+
+/// Gives each call a prefix for the names of its values.
+struct Prefixes {
+    /// The names of the file.
+    taken: BTreeSet<String>,
+    n_given: usize,
+}
+
+impl Prefixes {
+    fn of(model: &Model) -> Self {
+        let OnnxGraph { nodes, initializers, inputs, .. } = &model.graph;
+        let values = nodes.iter().flat_map(|node| &node.outputs).cloned();
+        let tensors = initializers.iter().map(|tensor| tensor.name.clone());
+        let mut inside = Vec::new();
+        nodes.iter().flat_map(|node| &node.attributes).for_each(|one| names_inside(&one.value, &mut inside));
+        let inputs = inputs.iter().map(|input| input.name.clone());
+        Self { taken: values.chain(tensors).chain(inputs).chain(inside).collect(), n_given: 0 }
+    }
+
+    /// Returns a prefix such as `Dense.2`, which no name of the file has.
+    fn next(&mut self, function: &str) -> String {
+        // Without slashes, so that no prefix is that of another's names.
+        let function = function.replace('/', "_");
+        loop {
+            self.n_given += 1;
+            let prefix = format!("{function}.{}", self.n_given);
+            let first = format!("{prefix}/");
+            if !self.taken.range(first.clone()..).next().is_some_and(|name| name.starts_with(&first)) {
+                return prefix;
+            }
+        }
     }
 }
 

@@ -64,6 +64,25 @@ impl<'a> FieldReader<'a> {
         self.wire.bytes(span)
     }
 
+    /// Reads an `OperatorSetIdProto`: a domain, which is empty for ONNX's own, and its version.
+    ///
+    /// # Errors
+    /// See [`text`](Self::text).
+    pub(super) fn opset(&mut self, mut rest: Range<u64>) -> Result<(String, i64)> {
+        let (mut domain, mut version) = (String::new(), 0);
+        while let Some(field) = self.wire.field(&mut rest)? {
+            match (field.number, field.value) {
+                (1, WireValue::Span(span)) => domain = self.text(&span)?,
+                (2, WireValue::Varint(value)) => version = value.cast_signed(),
+                _ => {}
+            }
+        }
+        if domain == "ai.onnx" {
+            domain.clear();
+        }
+        Ok((domain, version))
+    }
+
     /// Adds the integers of a field: one, or packed ones.
     ///
     /// # Errors

@@ -71,7 +71,10 @@ impl Model {
                         return Err(damaged(start, "a second graph"));
                     }
                 }
-                (8, WireValue::Span(span)) => found.read_opset(&mut from, span)?,
+                (8, WireValue::Span(span)) => {
+                    let (domain, version) = from.opset(span)?;
+                    found.opsets.insert(domain, version);
+                }
                 (14, WireValue::Span(span)) => {
                     let (key, value) = string_pair(&mut from, span)?;
                     if found.metadata.len() < limits::MAX_METADATA {
@@ -91,22 +94,6 @@ impl Model {
             return Err(lacks("version of the operators"));
         }
         Ok(found)
-    }
-
-    fn read_opset(&mut self, from: &mut FieldReader, mut rest: Range<u64>) -> Result<()> {
-        let (mut domain, mut version) = (String::new(), 0);
-        while let Some(field) = from.wire.field(&mut rest)? {
-            match (field.number, field.value) {
-                (1, WireValue::Span(span)) => domain = from.text(&span)?,
-                (2, WireValue::Varint(value)) => version = value.cast_signed(),
-                _ => {}
-            }
-        }
-        if domain == "ai.onnx" {
-            domain.clear();
-        }
-        self.opsets.insert(domain, version);
-        Ok(())
     }
 
     /// Returns the version of ONNX's own operators; 1 where the file names none.

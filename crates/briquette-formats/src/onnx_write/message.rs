@@ -30,6 +30,12 @@ pub(crate) struct WireMessage {
     pub(super) holes: Vec<Hole>,
 }
 
+impl From<Vec<u8>> for WireMessage {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, holes: Vec::new() }
+    }
+}
+
 impl WireMessage {
     /// Returns the size of the message, with its holes.
     pub(super) fn n_bytes(&self) -> u64 {

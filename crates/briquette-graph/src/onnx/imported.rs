@@ -10,4 +10,7 @@ pub struct ImportedGraph {
     pub graph: Graph,
     /// The values that the graph computes, by their names in the file.
     pub names: BTreeMap<String, ValueId>,
+    /// A number that has to be computed first, because the graph depends on it. The graph then computes nothing else, and is built
+    /// again with the answer.
+    pub question: Option<ValueId>,
 }

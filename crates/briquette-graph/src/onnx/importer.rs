@@ -2,6 +2,7 @@
 
 use super::input_shapes::InputDims;
 use super::item::{self, Item};
+use super::questions::Questions;
 use crate::expand::expand;
 use crate::expansion::Expansion;
 use crate::graph::{Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueId, Weight, WeightId};
@@ -63,8 +64,8 @@ pub(super) struct Importer<'a> {
     scope: String,
     /// Whether the graph is for running it: it then holds constants, and conversions of types are nodes.
     pub(super) runs: bool,
-    /// Whether the numbers that callers give are not known yet.
-    pub(super) plans: bool,
+    /// Numbers that the model computes and the graph depends on.
+    pub(super) questions: Questions,
     /// The values with integers or truth values.
     integers: BTreeSet<ValueId>,
 }
@@ -84,7 +85,7 @@ impl<'a> Importer<'a> {
             place: String::new(),
             scope: String::new(),
             runs: false,
-            plans: false,
+            questions: Questions::default(),
             integers: BTreeSet::new(),
         }
     }

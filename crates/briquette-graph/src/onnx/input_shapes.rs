@@ -17,6 +17,9 @@ pub struct InputDims {
     pub shapes: BTreeMap<String, Vec<usize>>,
     /// Values of inputs that are single numbers, by name. The branches of an `If` that they choose are then known.
     pub numbers: BTreeMap<String, f64>,
+    /// Numbers that the model computes and its graph depends on, such as iterations of loops, in the order of the questions for them
+    /// ([`ImportedGraph::question`](super::ImportedGraph::question)). `None`: nothing is asked, and such a loop has one iteration.
+    pub answers: Option<Vec<f64>>,
 }
 
 /// Returns extents as `[batch, 3, 224, 224]`.

@@ -17,8 +17,8 @@ pub(super) type BodyNodes<'a, 'b> = dyn FnMut(&mut Importer<'a>, &'a OnnxGraph) 
 
 /// Returns the outputs of a `Loop` node: the last value of each variable, then the values of all iterations.
 ///
-/// `None` if the number of iterations is not known or above 1,024, or if values are collected while the condition is not known. If only the
-/// condition is not known, variables keep their values once it is false.
+/// `None` if there are more than 1,024 iterations, or a number has to be computed first. A condition that is not known is computed first
+/// only if there is no limit or values are collected; elsewhere, variables keep their values once it is false.
 ///
 /// # Errors
 /// Input: a node of the body is damaged.
@@ -37,17 +37,19 @@ pub(super) fn unrolled<'a>(
     };
     let limit = match inputs.first().and_then(Option::as_ref) {
         None => Some(i64::MAX),
-        Some(limit) => to.known(limit).and_then(|limit| limit.values.first().map(|value| *value as i64)),
+        Some(limit) => number_of(to, limit).map(|limit| limit as i64),
     };
-    // Before the inputs are known, one iteration shows the layers.
-    let Some(limit) = limit.or(to.plans.then_some(1)) else { return Ok(None) };
+    let Some(limit) = limit.or(to.questions.only_plans().then_some(1)) else { return Ok(None) };
     let condition = inputs.get(1).cloned().flatten().unwrap_or_else(|| number(1.0));
     let mut state =
         Unrolled { variables, condition, collected: vec![Vec::new(); body.outputs.len() - n_variables - 1] };
     for at in 0..limit {
+        let may_be_unknown = limit <= MAX_ITERATIONS && state.collected.is_empty();
+        if !may_be_unknown && !state.decide(to, at) {
+            return Ok(None);
+        }
         match state.is_running(to) {
             Some(false) => break,
-            None if limit > MAX_ITERATIONS || !state.collected.is_empty() => return Ok(None),
             _ if at >= MAX_ITERATIONS => return Ok(None),
             _ => {}
         }
@@ -56,6 +58,16 @@ pub(super) fn unrolled<'a>(
         }
     }
     Ok(state.outputs(to))
+}
+
+/// Returns the value of a single number: a known one, or the answer to a question.
+fn number_of(to: &mut Importer, item: &Item) -> Option<f64> {
+    if let Some(known) = to.known(item) {
+        return known.values.first().copied();
+    }
+    let Item::Value(value) = item else { return None };
+    let is_single = to.shape(item)?.iter().product::<usize>() == 1;
+    if is_single { to.questions.ask(*value) } else { None }
 }
 
 /// A single number as an item.
@@ -76,6 +88,16 @@ impl Unrolled {
     /// Returns whether the next iteration runs, if it is known.
     fn is_running(&self, to: &Importer) -> Option<bool> {
         to.known(&self.condition)?.values.first().map(|value| *value != 0.0)
+    }
+
+    /// Finds out whether an iteration runs; returns whether that is known now.
+    fn decide(&mut self, to: &mut Importer, at: i64) -> bool {
+        let is_first = f64::from(u8::from(at == 0));
+        let found = number_of(to, &self.condition).or(to.questions.only_plans().then_some(is_first));
+        if let Some(found) = found {
+            self.condition = number(found);
+        }
+        found.is_some()
     }
 
     /// Adds the nodes of an iteration; `None` if shapes change where the condition is not known.

@@ -64,13 +64,13 @@ impl RunnableModel {
     /// # Errors
     /// See [`import`](super::import).
     pub fn named_graph(&self, dims: &InputDims) -> Result<ImportedGraph> {
-        let ImportedGraph { mut graph, names } = super::imported(&self.file, &self.model, dims, true)?;
+        let ImportedGraph { mut graph, names, question } = super::imported(&self.file, &self.model, dims, true)?;
         for at in 0..graph.inputs.len() {
             let source = self.given().get(at).map_or(InputSource::Caller, |info| source_of(info));
             let is_new = graph.inputs[..at].iter().all(|input| input.source != source);
             graph.inputs[at].source = if is_new { source } else { InputSource::Caller };
         }
-        Ok(ImportedGraph { graph, names })
+        Ok(ImportedGraph { graph, names, question })
     }
 
     /// Returns the inputs that a caller gives.

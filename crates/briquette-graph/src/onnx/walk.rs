@@ -2,14 +2,15 @@
 
 use super::fold;
 use super::imported::ImportedGraph;
-use super::importer::{self, Importer, MAX_KNOWN};
+use super::importer::{Importer, MAX_KNOWN};
 use super::input_shapes::InputDims;
 use super::item::Item;
+use super::questions::Questions;
 use super::{element_wise, functions, loops, operators, types, unknown};
 use briquette_core::{DType, Error, Result};
 use briquette_formats::InputFile;
 use briquette_formats::onnx::{self, AttributeValue, Model, Tensor};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Deepest nesting of graphs in `If` nodes.
 const MAX_BRANCHES: usize = 8;
@@ -22,23 +23,24 @@ pub(super) fn run(file: &InputFile, model: &Model, dims: &InputDims, runs: bool)
     dims.check(&model.graph)?;
     let mut to = Importer::new(file, model);
     to.runs = runs;
-    let is_number = |input: &onnx::ValueInfo| {
-        importer::is_integer_type(input.data_type) && input.shape.as_ref().is_some_and(Vec::is_empty)
-    };
-    to.plans = runs && dims.numbers.is_empty() && model.graph.inputs.iter().any(is_number);
+    to.questions = Questions::new(dims.answers.clone());
     to.add_tensors(&model.graph);
     let is_given: BTreeSet<&str> = model.graph.initializers.iter().map(|tensor| tensor.name.as_str()).collect();
     for input in model.graph.inputs.iter().filter(|input| !is_given.contains(input.name.as_str())) {
         to.add_input(input, dims)?;
     }
     nodes(&mut to, &model.graph, 0)?;
+    if let Some(question) = to.questions.open {
+        to.graph.outputs.push(question);
+        return Ok(ImportedGraph { names: BTreeMap::new(), graph: to.graph, question: Some(question) });
+    }
     for output in &model.graph.outputs {
         let item = to.item(&output.name).cloned().ok_or_else(|| missing(&output.name).at("the outputs"))?;
         let value = to.output_value(&output.name, &item)?;
         to.graph.outputs.push(value);
     }
     to.graph.unused = to.unused();
-    Ok(ImportedGraph { names: to.value_names(), graph: to.graph })
+    Ok(ImportedGraph { names: to.value_names(), graph: to.graph, question: None })
 }
 
 /// Imports the nodes of a graph.

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// - Input: the file is damaged.
 /// - Io: a file cannot be read.
 pub fn file_network(file: &InputFile, imported: ImportedGraph, tensors: &[TensorInfo]) -> Result<OnnxNetwork> {
-    let ImportedGraph { mut graph, names } = imported;
+    let ImportedGraph { mut graph, names, .. } = imported;
     let known = graph.weights.iter().enumerate().map(|(id, weight)| (weight.name.clone(), WeightId(id)));
     let known: BTreeMap<String, WeightId> = known.collect();
     let (mut weights, mut streamed) = (Vec::new(), BTreeMap::new());

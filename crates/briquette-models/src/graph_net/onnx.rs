@@ -14,7 +14,7 @@ use super::{GraphNet, GraphOutline, RunTokens};
 use crate::fresh::Initial;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::InputFile;
-use briquette_graph::onnx::{InputDims, RunnableModel};
+use briquette_graph::onnx::{ImportedGraph, InputDims, RunnableModel};
 use briquette_graph::{Graph, InputSource, ValueId};
 use briquette_nn::NameMap;
 use burn::tensor::Device;
@@ -173,7 +173,8 @@ impl GraphNet {
         if wanted.iter().all(|value| given.iter().any(|(known, _)| known == value)) {
             let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
             let program = (*self.outline.program(&names, wanted)).clone();
-            return Ok((given, Arc::new(OnnxProgram { program, inputs: names, wanted: wanted.to_vec() })));
+            let (wanted, is_question) = (wanted.to_vec(), false);
+            return Ok((given, Arc::new(OnnxProgram { program, inputs: names, wanted, is_question })));
         }
         let mut given: BTreeMap<ValueId, AnyTensor> = given.into_iter().collect();
         let ordered = graph.inputs.iter().map(|input| {
@@ -184,26 +185,34 @@ impl GraphNet {
         let shapes: Vec<Vec<usize>> = ordered.iter().map(AnyTensor::dims).collect();
         let number = |at: usize| Ok((at, ordered[at].to_f32("an input")?.first().map_or(0, |number| *number as i64)));
         let numbers = onnx.model.numbers().into_iter().map(number).collect::<Result<_>>()?;
-        let program =
-            self.outline.onnx_program(onnx, ProgramKey { shapes, numbers, wanted: wanted.to_vec(), is_observed })?;
-        Ok((program.inputs.iter().copied().zip(ordered).collect(), program))
+        let mut key = ProgramKey { shapes, numbers, answers: Vec::new(), wanted: wanted.to_vec(), is_observed };
+        loop {
+            let program = self.outline.onnx_program(onnx, &key)?;
+            let given = program.inputs.iter().copied().zip(ordered.iter().cloned()).collect();
+            if !program.is_question {
+                return Ok((given, program));
+            }
+            let found = self.begin(given, RunTokens::default()).finish(&program.program);
+            let answer = found.first().map(|found| found.to_f32("a number of the model")).transpose()?;
+            key.answers.push(f64::from(answer.and_then(|answer| answer.first().copied()).unwrap_or(0.0)).to_bits());
+        }
     }
 }
 
 impl GraphOutline {
     /// Returns the program for inputs of these shapes.
-    fn onnx_program(&self, onnx: &OnnxPrograms, key: ProgramKey) -> Result<Arc<OnnxProgram>> {
+    fn onnx_program(&self, onnx: &OnnxPrograms, key: &ProgramKey) -> Result<Arc<OnnxProgram>> {
         // A poisoned lock only means that another thread panicked elsewhere.
         let lock = || onnx.programs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().get(&key) {
+        if let Some(known) = lock().get(key) {
             return Ok(Arc::clone(known));
         }
-        let program = Arc::new(self.new_onnx_program(onnx, &key)?);
+        let program = Arc::new(self.new_onnx_program(onnx, key)?);
         let mut programs = lock();
         if programs.len() >= MAX_PROGRAMS {
             programs.clear();
         }
-        programs.insert(key, Arc::clone(&program));
+        programs.insert(key.clone(), Arc::clone(&program));
         Ok(program)
     }
 
@@ -211,16 +220,21 @@ impl GraphOutline {
         let given: Vec<String> = onnx.model.given().into_iter().map(|input| input.name.clone()).collect();
         let numbers = key.numbers.iter().map(|(at, number)| (given[*at].clone(), *number as f64)).collect();
         let shapes = given.iter().cloned().zip(key.shapes.iter().cloned()).collect();
-        let dims = InputDims { extents: EXAMPLE, shapes, numbers, ..InputDims::default() };
-        let graph = onnx.model.graph(&dims)?;
+        let answers = Some(key.answers.iter().copied().map(f64::from_bits).collect());
+        let dims = InputDims { extents: EXAMPLE, shapes, numbers, answers, ..InputDims::default() };
+        let ImportedGraph { graph, question, .. } = onnx.model.named_graph(&dims)?;
         let shapes = graph.lower()?.shapes;
         let index = self.index.of_same_layers(&self.graph, &graph, &shapes)?;
-        let wanted = key.wanted.iter().map(|value| self.same_value(*value, &graph)).collect::<Result<Vec<_>>>()?;
+        let wanted = match question {
+            Some(question) => vec![question],
+            None => key.wanted.iter().map(|value| self.same_value(*value, &graph)).collect::<Result<_>>()?,
+        };
         let inputs: Vec<ValueId> = graph.inputs.iter().map(|input| input.value).collect();
         check_nodes(&graph, &shapes, &needed_nodes(&graph, &inputs, &wanted))?;
-        let plan = if key.is_observed { GraphProgram::observed } else { GraphProgram::new };
+        let is_question = question.is_some();
+        let plan = if key.is_observed && !is_question { GraphProgram::observed } else { GraphProgram::new };
         let program = plan(&graph, &shapes, &index, &self.dropped, [&inputs, &wanted]);
-        Ok(OnnxProgram { program, inputs, wanted })
+        Ok(OnnxProgram { program, inputs, wanted, is_question })
     }
 
     /// Returns the value of another graph of the same model: the same output, or the value of the same name.

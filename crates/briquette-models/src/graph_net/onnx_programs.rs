@@ -20,6 +20,8 @@ pub(super) struct ProgramKey {
     pub(super) shapes: Vec<Vec<usize>>,
     /// The values of single integers, with the positions of their inputs.
     pub(super) numbers: Vec<(usize, i64)>,
+    /// The bits of the numbers that the model has computed, on which its graph depends.
+    pub(super) answers: Vec<u64>,
     pub(super) wanted: Vec<ValueId>,
     /// Whether each wanted value is passed on when it is computed, and kept no longer than others.
     pub(super) is_observed: bool,
@@ -33,4 +35,6 @@ pub(super) struct OnnxProgram {
     pub(super) inputs: Vec<ValueId>,
     /// The ids of the wanted values in that graph.
     pub(super) wanted: Vec<ValueId>,
+    /// Whether the program computes the next answer instead of them.
+    pub(super) is_question: bool,
 }
