@@ -51,8 +51,8 @@ pub(super) fn operator_of(node: &Node) -> OperatorKey {
     [node.domain.clone(), node.op_type.clone(), node.overload.clone()]
 }
 
-/// Reads the functions whose calls become nodes: of the same versions of operators as the model, `opsets`, with products or look-ups, also by calls of
-/// other functions.
+/// Reads the functions whose calls become nodes. They have products or look-ups, or call such functions, and their operators have
+/// the versions of the model's, `opsets`.
 ///
 /// # Errors
 /// See [`Model::read`](super::Model::read).
