@@ -14,9 +14,9 @@ use crate::{Affine, Grid};
 pub use fits::RANGES;
 pub use isa::Isa;
 #[cfg(target_arch = "x86_64")]
-pub use isa::has_fma;
-#[cfg(target_arch = "x86_64")]
 pub(crate) use isa::{has_avx2_popcnt, has_avx512_words};
+#[cfg(target_arch = "x86_64")]
+pub use isa::{has_byte_expansion, has_fma};
 pub use level::{SimdLevel, active_level};
 pub use xxh3::{XXH3_BLOCK, XXH3_SECRET};
 

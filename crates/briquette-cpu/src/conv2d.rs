@@ -2,6 +2,7 @@
 
 mod depthwise;
 mod epilogue;
+mod fixed;
 mod image;
 mod packed;
 #[cfg(test)]
@@ -17,7 +18,9 @@ use crate::weights::Int8Weights;
 use briquette_core::simd::SimdLevel;
 use depthwise::Taps;
 pub use epilogue::ConvEpilogue;
+pub use fixed::{FixedConv2d, fixed_conv2d};
 use image::Image;
+pub(crate) use image::channels_last;
 use packed::ConvPanels;
 pub use packed::PackedConv2d;
 use std::ops::Range;
@@ -125,7 +128,7 @@ struct ImageConv<'a, W> {
     level: SimdLevel,
     shape: &'a Conv2dShape,
     weights: &'a W,
-    image: &'a Image,
+    image: &'a Image<'a>,
     how: &'a How,
     epilogue: ConvEpilogue<'a>,
 }
@@ -153,11 +156,29 @@ impl<W: Int8Weights> ImageConv<'_, W> {
         }
     }
 
-    fn tile(&self, pixels: Range<usize>, tile: &mut PatchTile, mut out: OutputBlock, n_threads: usize) {
+    fn tile(&self, pixels: Range<usize>, tile: &mut PatchTile, out: OutputBlock, n_threads: usize) {
+        let mut rest = Some(out);
+        self.values(pixels, tile, n_threads, &mut |values, channels| {
+            if let Some(out) = rest.take() {
+                let (now, later) = out.split_rows(channels.len());
+                self.epilogue.write(self.level, values, channels.start, now);
+                rest = Some(later);
+            }
+        });
+    }
+
+    /// Computes the outputs of some pixels, and passes `[pixel, channel]` of each range of channels to `each`, in their order.
+    fn values(
+        &self,
+        pixels: Range<usize>,
+        tile: &mut PatchTile,
+        n_threads: usize,
+        each: &mut dyn FnMut(&[f32], Range<usize>),
+    ) {
         let n_out = self.shape.n_out / self.shape.groups;
         if let How::Depthwise(taps) = self.how {
             taps.convolve(self.level, self.shape, self.image, pixels, &mut tile.values);
-            return self.epilogue.write(self.level, &tile.values, 0, out);
+            return each(&tile.values, 0..self.shape.n_out);
         }
         for group in 0..self.shape.groups {
             tile.gather(self.shape, self.image, group, pixels.clone());
@@ -167,9 +188,7 @@ impl<W: Int8Weights> ImageConv<'_, W> {
                     How::Rows(rows) => tile.multiply_rows(self.level, rows, first..first + n),
                     _ => tile.multiply(self.level, self.weights, first / PANEL, n, n_threads),
                 }
-                let (now, later) = out.split_rows(n);
-                self.epilogue.write(self.level, &tile.values, first, now);
-                out = later;
+                each(&tile.values, first..first + n);
             }
         }
     }

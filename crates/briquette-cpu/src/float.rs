@@ -41,7 +41,7 @@ pub use conv2d_shape::Conv2dShape;
 pub use gelu::{coarse_gelu, gelu};
 pub use gelu_grad::gelu_grad;
 pub use likelihood::log_sum_exp;
-pub(crate) use loops::multiply_columns;
+pub(crate) use loops::{multiply_columns, on_path};
 pub use max_pool2d::{max_pool2d, max_pool2d_grad};
 pub use norm::add_norm;
 pub use norm_grad::norm_grad;

@@ -23,6 +23,7 @@ mod operands;
 #[cfg(target_arch = "x86_64")]
 mod peak;
 mod product;
+mod rounded_rows;
 mod row_quantizer;
 mod scalar;
 mod sparse_panels;
@@ -35,7 +36,7 @@ pub(crate) use code_panels::{turn_rows, weave_rows};
 pub(crate) use column_quantizers::{COLUMNS, ColumnRanges};
 pub(crate) use dispatch::{
     add_to_ranges, depthwise, dot, expand_panel, multiply_float_panel, multiply_int4_panel, multiply_weight_rows,
-    quantize, quantize_columns, quantize_row, turn_bytes, turn_square, value_range,
+    quantize, quantize_columns, quantize_row, requantize, turn_bytes, turn_square, value_range,
 };
 pub(crate) use int4::Int4Panel;
 pub(crate) use kernel::Kernel;
@@ -43,7 +44,9 @@ pub(crate) use operands::{PANEL, PanelColumns, RowBlock};
 #[cfg(target_arch = "x86_64")]
 pub use peak::register_peak;
 pub(crate) use product::{MatrixView, multiply};
+pub(crate) use rounded_rows::{CodeRounding, RoundedRows};
 pub(crate) use row_quantizer::{RowQuantizer, ValueRange};
+pub(crate) use scalar::rounded;
 pub(crate) use sparse_panels::SparsePanels;
 pub(crate) use turn::SIDE;
 pub(crate) use w4a8::{GroupedBlock, W4A8Panel, group_codes, multiply_w4a8_panel};

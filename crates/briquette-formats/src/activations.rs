@@ -11,6 +11,8 @@ pub enum ActivationRounding {
     SymmetricFull,
     /// With a zero point.
     Asymmetric,
+    /// On grids that are fixed before the model runs. The network has nodes that round activations to them.
+    Fixed,
     /// A way that this program does not know.
     Other,
 }

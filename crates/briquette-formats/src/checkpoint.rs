@@ -1,9 +1,10 @@
 //! Opens a model in any supported format.
 
 mod choice;
+mod onnx_codes;
 
 use crate::companions::{Companions, companions_of};
-use crate::onnx::{MAX_NETWORK_BYTES, NETWORK_FILE};
+use crate::onnx::{MAX_NETWORK_BYTES, Model, NETWORK_FILE, coded_weights};
 use crate::plain::PlainFiles;
 use crate::quantization::{self, QuantMethod};
 use crate::sniff::FileKind;
@@ -155,6 +156,25 @@ impl Checkpoint {
         let quantized_by = quantization::shown_by(plain.tensors()).map(str::to_string);
         let (source, layout, network) = (Source::Plain(plain), None, None);
         Ok(Self { path, directory, format, source, companions, quantized_by, layout, network })
+    }
+
+    /// Opens a quantized ONNX model again with its weights as codes; `None` for other models.
+    ///
+    /// The weights are the int8 tensors that `DequantizeLinear` nodes decode: see [`coded_weights`].
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    pub fn with_codes_of_nodes(&self) -> Result<Option<Self>> {
+        let Some(file) = self.onnx_file().filter(|_| self.format == InputFormat::Onnx) else { return Ok(None) };
+        let coded = coded_weights(&Model::read(file)?.graph, file)?;
+        if coded.is_empty() {
+            return Ok(None);
+        }
+        let mut found = Self::open(&self.path)?;
+        if let Source::Plain(plain) = found.source {
+            found.source = Source::Stored(onnx_codes::stored(plain, &coded)?);
+        }
+        Ok(Some(found))
     }
 
     /// Decodes the tensors as `quantization_config` describes them.

@@ -8,6 +8,7 @@
 
 mod calls;
 mod carried;
+mod coded_weights;
 mod constants;
 mod copy;
 mod external;
@@ -20,6 +21,7 @@ mod tensor;
 mod wire;
 
 pub use carried::{StreamedWeight, carried_model};
+pub use coded_weights::{CodedWeight, coded_weights};
 pub use constants::Constant;
 pub use copy::MAX_NETWORK_BYTES;
 pub use graph::{Attribute, AttributeValue, Dim, Node, OnnxGraph, ValueInfo};

@@ -23,6 +23,7 @@ mod layout;
 mod loops;
 mod operators;
 mod pools;
+mod quantized;
 mod questions;
 mod ranges;
 mod recognise;

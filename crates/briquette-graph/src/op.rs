@@ -1,6 +1,7 @@
 //! Operations: primitives, and composites that expand to primitives.
 
 mod attention;
+mod fixed_grid;
 mod frequencies;
 mod function;
 mod number;
@@ -9,6 +10,7 @@ mod routing;
 mod window;
 
 pub use attention::{Attention, Rotary, RotaryScaling};
+pub use fixed_grid::FixedGrid;
 pub use function::ElementFunction;
 pub use number::NumberFunction;
 pub use recurrent::{ReadingOrder, Recurrent, RecurrentCell};
@@ -90,6 +92,8 @@ pub enum Primitive {
         /// The number.
         number: f64,
     },
+    /// Rounds each element to a grid, `(clamp(round(x / scale) + zero) − zero) · scale`: a pair of `QuantizeLinear` and `DequantizeLinear`.
+    FakeQuantize(FixedGrid),
     /// The sum of the elements of an axis up to each element.
     CumulativeSum {
         /// The axis.
@@ -274,6 +278,7 @@ impl Primitive {
             Self::Reduce { .. } => "reduce",
             Self::Scale(_) => "scale",
             Self::Number { function, .. } => function.name(),
+            Self::FakeQuantize(_) => "fake-quantize",
             Self::CumulativeSum { .. } => "cumulative sum",
             Self::TopIndices { .. } => "top indices",
             Self::Pool(_) => "pool",

@@ -50,7 +50,7 @@ pub(crate) fn infer(primitive: &Primitive, inputs: &[&[usize]]) -> Shapes {
             let [before, after] = same_zeros(extent, *size.get(at)?, *stride.get(at)?)?;
             extent.checked_add(before)?.checked_add(after)
         }),
-        Primitive::Scale(_) | Primitive::Number { .. } => Ok(vec![inputs[0].to_vec()]),
+        Primitive::Scale(_) | Primitive::Number { .. } | Primitive::FakeQuantize(_) => Ok(vec![inputs[0].to_vec()]),
         Primitive::Softmax { axis } | Primitive::CumulativeSum { axis } => {
             check_axis(inputs[0], *axis).map(|()| vec![inputs[0].to_vec()])
         }

@@ -29,6 +29,7 @@ fn of_primitive(primitive: &Primitive) -> Vec<String> {
         Primitive::Reduce { axes, kind } => vec![format!("{kind:?}").to_lowercase(), format!("axes {axes:?}")],
         Primitive::Scale(factor) => vec![factor.to_string()],
         Primitive::Number { number, .. } => vec![number.to_string()],
+        Primitive::FakeQuantize(grid) => vec![format!("scale {}", grid.scale), format!("zero {}", grid.zero)],
         Primitive::PadSame { size, stride } => {
             vec![format!("for a window {}", extents(size)), format!("stride {}", extents(stride))]
         }

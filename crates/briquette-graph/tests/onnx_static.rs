@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use briquette_core::Result;
-use briquette_formats::Checkpoint;
 use briquette_formats::onnx_write::{OnnxData, OnnxModel, OnnxNode, OnnxType};
+use briquette_formats::{Checkpoint, TensorSource};
+use briquette_graph::onnx::{InputDims, import_named};
 use briquette_graph::to_onnx::static_int8::{self, ActivationScale, LayerCodes, StaticKind, StaticPlan, ValueScale};
-use briquette_graph::to_onnx::{LinearForm, OnnxFloat, OnnxNetwork, TableForm, WeightForms, to_onnx};
+use briquette_graph::to_onnx::{LinearForm, OnnxFloat, OnnxNetwork, TableForm, WeightForms, file_network, to_onnx};
 use briquette_graph::{Extents, Weight, known_graph_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -125,6 +126,17 @@ fn no_float_operator_is_left_between_the_layers_of_usual_networks() {
             assert!(reads_codes || node.op == "DequantizeLinear", "{name}: {node:?}");
         }
     }
+}
+
+#[test]
+fn bounds_from_nodes_are_merged_as_bounds_from_tensors_are() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/onnx/convolutions.onnx");
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let file = checkpoint.onnx_file().unwrap();
+    let imported = import_named(file, &InputDims::default()).unwrap();
+    let model = finished(static_int8::plan(file_network(file, imported, checkpoint.tensors()).unwrap()).unwrap()).model;
+    let left = ["Conv", "Relu", "Clip", "Constant"].map(|op| count(&model, op));
+    assert_eq!(left, [3, 0, 0, 0], "the bounds are constants that nothing else reads");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Runs an ONNX model on given inputs: `run_onnx MODEL INPUTS OUTPUTS RUNS`.
+//! Runs an ONNX model, or an output that has its network, on given inputs: `run_onnx MODEL INPUTS OUTPUTS RUNS`.
 //!
 //! INPUTS is a safetensors file with an f32 tensor for each input, by its name; integers are exact below 2²⁴. All outputs are written
 //! to OUTPUTS in the same way. The median time of RUNS further runs is printed in milliseconds, then the milliseconds of the first.
@@ -32,9 +32,13 @@ fn run() -> Result<(), Box<dyn Error>> {
     };
     let device = Device::default();
     let (given, numbers) = read(Path::new(inputs), &device)?;
-    let shapes = given.iter().map(|(name, value)| (name.clone(), value.dims())).collect();
-    let dims = InputDims { shapes, numbers, ..InputDims::default() };
-    let network = GraphNet::from_onnx(Path::new(model), &dims, &device)?;
+    let network = match Path::new(model) {
+        output if output.join("network.onnx").is_file() => GraphNet::from_checkpoint(output, &device)?,
+        file => {
+            let shapes = given.iter().map(|(name, value)| (name.clone(), value.dims())).collect();
+            GraphNet::from_onnx(file, &InputDims { shapes, numbers, ..InputDims::default() }, &device)?
+        }
+    };
     let (found, first) = timed(&network, &given)?;
     std::fs::write(outputs, safetensors::to_file(&stored(found)?)?)?;
     let mut times = Vec::new();

@@ -26,6 +26,7 @@ mod encoder_decoder;
 mod exact;
 mod example;
 mod experts;
+mod fixed;
 mod foreign;
 mod functional;
 mod functions;

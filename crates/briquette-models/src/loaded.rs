@@ -6,7 +6,7 @@ use crate::{Arch, GraphNet, Input};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_formats::Checkpoint;
 use briquette_graph::Extents;
-use briquette_nn::{NameMap, ToDType, held, load_compressed, load_into};
+use briquette_nn::{NameMap, ToDType, held};
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Tensor};
 use std::path::Path;
@@ -125,11 +125,8 @@ impl LoadedModel {
 fn filled(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(GraphNet, NameMap)> {
     arch.check(checkpoint)?;
     let found = GraphNet::blank(arch, checkpoint, device).and_then(|(network, names)| {
-        let network = match briquette_nn::holds_codes(device) {
-            true => load_compressed(network, checkpoint, &names),
-            false => load_into(network, checkpoint, &names),
-        };
-        Ok((network?, names))
+        let network = GraphNet::filled(checkpoint, (network, &names), device)?;
+        Ok((network, names))
     });
     found.map_err(|error| match Arch::by_names(checkpoint) {
         Some(other) if other.family().name != arch.family().name && error.kind == ErrorKind::Input => {

@@ -281,7 +281,8 @@ pub fn predicted_bytes(checkpoint: &Checkpoint, arch: Option<Arch>, dtype: Optio
     let of_network = || {
         let arch = arch.map_or_else(|| Arch::detect(checkpoint), Ok)?;
         let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
-        briquette_nn::predicted_bytes(&network, checkpoint, &names)
+        let of_nodes = checkpoint.with_codes_of_nodes()?;
+        briquette_nn::predicted_bytes(&network, of_nodes.as_ref().unwrap_or(checkpoint), &names)
     };
     // If no network fits, all tensors count as f32. Loading reports the reason.
     let of_tensors = |_: Error| {

@@ -5,6 +5,7 @@ use briquette_formats::onnx_write::encode_network;
 use briquette_formats::{Checkpoint, InputFile, TensorSource};
 use briquette_graph::onnx::InputDims;
 use briquette_models::graph_net::{AnyTensor, GraphNet, RunInputs};
+use briquette_models::memory::predicted_bytes;
 use briquette_models::{Arch, LoadedModel};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::collections::BTreeMap;
@@ -72,6 +73,7 @@ fn outputs_equal_those_of_onnxruntime() {
         "counted",
         "calls",
         "tops",
+        "quantized",
     ];
     for name in names {
         let expected = reference(name, "out");
@@ -167,6 +169,36 @@ fn values_decide_how_often_a_loop_runs() {
         net.run_named(&given).unwrap().remove(2).1.dims()[0]
     };
     assert_eq!([[2.25, 1.5], [0.5, 0.1], [2.25, 1.5]].map(&mut n_rows), [3, 5, 3], "as in onnxruntime");
+}
+
+#[test]
+fn quantized_models_compute_the_same_on_codes_and_on_floats() {
+    let inputs = reference("quantized", "in");
+    let on_codes = net("quantized").run_named(&inputs).unwrap();
+    let device = Device::flex().autodiff();
+    let floats = GraphNet::from_checkpoint(&fixture("run/quantized.onnx"), &device).unwrap();
+    let given = inputs.into_iter().map(|(name, x)| (name, Tensor::from_inner(x.four()).into())).collect();
+    for ((name, codes), (_, floats)) in on_codes.iter().zip(floats.run_named(&given).unwrap()) {
+        assert!(apart(codes, &floats) <= 1e-5, "{name}");
+    }
+    let checkpoint = Checkpoint::open(&fixture("run/quantized.onnx")).unwrap();
+    let [codes, floats] = [Device::flex(), device].map(|device| predicted_bytes(&checkpoint, None, None, &device));
+    assert!(codes < floats, "{codes} and {floats} bytes");
+    let held = briquette_nn::parameters(&net("quantized"));
+    let kinds: Vec<(String, Option<String>)> = held.into_iter().map(|one| (one.path, one.reparameterized)).collect();
+    let has_codes = |(path, kind): &(String, Option<String>)| kind.is_some() != path.ends_with("bias");
+    assert!(kinds.len() == 5 && kinds.iter().all(has_codes), "{kinds:?}");
+}
+
+#[test]
+fn loops_that_are_too_long_or_collect_nothing_are_refused_in_one_line() {
+    let net = net("counted");
+    for x in [[2000.0, 1.0], [3.9, 1.0]] {
+        let given = [("x".to_string(), Tensor::<1>::from_data(x, &Device::flex()).into())].into();
+        let error = net.run_named(&given).unwrap_err();
+        let text = error.to_string();
+        assert!(error.exit_code() == 2 && text.contains("Loop") && text.lines().count() == 1, "{text}");
+    }
 }
 
 #[test]

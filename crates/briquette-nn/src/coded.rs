@@ -28,6 +28,9 @@ pub(crate) enum Use {
     Int8(Option<ActivationGrid>),
     /// A convolution with int8 activations and weights of these extents.
     Conv(ActivationGrid, [usize; 4]),
+    /// A convolution of weights of these extents, whose activations are on fixed grids. It multiplies codes by codes, and floats by
+    /// decoded weights.
+    Fixed([usize; 4]),
     /// A linear layer with float activations and one scale per `group` inputs of an output.
     Int4 { group: usize },
     /// A linear layer with int8 activations and one scale per `group` inputs of an output.
@@ -52,6 +55,7 @@ impl Use {
             Self::Conv(activations, _) => (3 + grid(activations), 0),
             Self::Int4 { group } => (7, group as i64),
             Self::W4A8 { grid: activations, group } => (9 + grid(activations), group as i64),
+            Self::Fixed(_) => (13, 0),
             Self::Table => (8, 0),
             Self::Decoded => (9, 0),
         }
@@ -71,6 +75,7 @@ impl Use {
             7 => Self::Int4 { group: usize::try_from(detail).ok()? },
             8 => Self::Table,
             9 => Self::Decoded,
+            13 => Self::Fixed(shape.try_into().ok()?),
             10..=12 => Self::W4A8 { grid: grid(kind - 9), group: usize::try_from(detail).ok()? },
             _ => return None,
         })
@@ -273,6 +278,11 @@ impl Coded {
             }
             Use::Conv(grid, dims) => {
                 PackedWeights::Conv(QuantizedConv2d::on(device, &codes, &scales, dims, is_sparse, grid)?)
+            }
+            // The grid is not used: activations come as codes.
+            Use::Fixed(dims) => {
+                let grid = ActivationGrid::default();
+                PackedWeights::Fixed(QuantizedConv2d::on(device, &codes, &scales, dims, is_sparse, grid)?)
             }
             Use::Int4 { group } => {
                 PackedWeights::Linear(LinearWeights::int4_on(device, &codes, &scales, dims, group, None)?)

@@ -89,7 +89,7 @@ impl Use {
         };
         match self {
             // Each row has a scale and the sum of its codes.
-            Self::Int8(_) | Self::Conv(..) => codes + 8 * n_rows,
+            Self::Int8(_) | Self::Conv(..) | Self::Fixed(_) => codes + 8 * n_rows,
             Self::Int4 { group } => n_rows * n_cols.div_ceil(2) + 4 * n_rows * n_cols.div_ceil(group.max(1)),
             // Each row also has the sum of its weights.
             Self::W4A8 { group, .. } => n_rows * n_cols.div_ceil(2) + 4 * n_rows * (1 + n_cols.div_ceil(group.max(1))),
@@ -134,7 +134,9 @@ fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint,
     if !is_by_output {
         return None;
     }
+    let is_fixed = tensor.activations == Some(ActivationRounding::Fixed);
     match (activations?, parameter.conv_dims()) {
+        (_, Some(dims)) if is_fixed && is_by_row && n_in <= MAX_DEPTH => Some(Use::Fixed(dims)),
         (Some(grid), Some(dims)) if is_by_row && n_in <= MAX_DEPTH => Some(Use::Conv(grid, dims)),
         (None, Some(_)) if is_by_row => Some(Use::Decoded),
         (_, Some(_)) => None,
@@ -146,7 +148,7 @@ fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint,
 /// here.
 fn activations_of(tensor: &StoredTensor) -> Option<Option<ActivationGrid>> {
     Some(match tensor.activations {
-        None => None,
+        None | Some(ActivationRounding::Fixed) => None,
         Some(ActivationRounding::Asymmetric) => Some(ActivationGrid::Asymmetric),
         Some(ActivationRounding::Symmetric) => Some(ActivationGrid::Symmetric),
         Some(ActivationRounding::SymmetricFull) => Some(ActivationGrid::SymmetricFull),

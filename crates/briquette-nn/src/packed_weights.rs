@@ -11,6 +11,8 @@ pub(crate) enum PackedWeights {
     Linear(LinearWeights),
     /// A convolution, in its kernel's panels.
     Conv(QuantizedConv2d),
+    /// A convolution whose activations are on fixed grids.
+    Fixed(QuantizedConv2d),
     /// An embedding table with row lookup.
     Table(Table),
     /// Rows that are decoded for each use, for float arithmetic.
@@ -36,7 +38,7 @@ impl PackedWeights {
     pub(crate) fn name(&self) -> usize {
         let name = match self {
             Self::Linear(weights) => weights.name(),
-            Self::Conv(weights) => weights.name(),
+            Self::Conv(weights) | Self::Fixed(weights) => weights.name(),
             Self::Table(table) => NAMES[3 + usize::from(table.is_sparse())],
             Self::Decoded(table) => NAMES[5 + usize::from(table.is_sparse())],
         };
@@ -47,7 +49,7 @@ impl PackedWeights {
     pub(crate) fn n_bytes(&self) -> usize {
         match self {
             Self::Linear(weights) => weights.n_bytes(),
-            Self::Conv(weights) => weights.n_bytes(),
+            Self::Conv(weights) | Self::Fixed(weights) => weights.n_bytes(),
             Self::Table(table) | Self::Decoded(table) => table.n_bytes(),
         }
     }
@@ -68,7 +70,7 @@ impl PackedWeights {
     pub(crate) fn columns(&self) -> Option<&ColumnScales> {
         match self {
             Self::Linear(weights) => weights.columns().map(InputColumns::scales),
-            Self::Conv(_) | Self::Table(_) | Self::Decoded(_) => None,
+            Self::Conv(_) | Self::Fixed(_) | Self::Table(_) | Self::Decoded(_) => None,
         }
     }
 
@@ -76,7 +78,7 @@ impl PackedWeights {
     pub(crate) fn rows(&self) -> Weights {
         match self {
             Self::Linear(weights) => Weights::Linear(weights.clone()),
-            Self::Conv(weights) => Weights::Conv(weights.clone()),
+            Self::Conv(weights) | Self::Fixed(weights) => Weights::Conv(weights.clone()),
             Self::Table(table) | Self::Decoded(table) => Weights::Table(table.clone()),
         }
     }

@@ -13,6 +13,7 @@ mod cube;
 #[path = "compressed/no_cube.rs"]
 mod cube;
 mod device;
+mod fixed;
 #[cfg(feature = "flex")]
 mod flex;
 mod host_or_cuda;
@@ -30,6 +31,7 @@ pub use activations::{ActivationOps, fake_quantize_activations, round_activation
 #[cfg(feature = "cuda")]
 pub use cube::{RowCodeOps, gpu_of, keep_kernels};
 pub use device::{looks_up, runs_on};
+pub use fixed::{CodeGrid, FixedConv2dCall, ImageCodes, fixed_conv2d, image_codes};
 pub use images::{ImageGrads, ImageOps, convolves, float_conv2d, max_pool2d};
 pub use int8_blocks::{CodedLinear, FeedForwardActivation, Int8BlockOps, feed_forward, self_attention};
 pub use linears::linears;

@@ -6,7 +6,7 @@
 pub enum Isa {
     /// AVX-512 and tiles for 8-bit products.
     Amx,
-    /// AVX-512 with 8-bit products, byte compression and FMA.
+    /// AVX-512 with 8-bit products and FMA.
     Avx512Vnni,
     /// AVX2 with 8-bit products.
     AvxVnni,
@@ -23,7 +23,7 @@ pub(crate) fn is_available(isa: Isa) -> bool {
     match isa {
         Isa::Scalar => true,
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx => x86::has_avx512() && x86::has_amx(),
+        Isa::Amx => x86::has_avx512() && x86::has_byte_expansion() && x86::has_amx(),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni => x86::has_avx512(),
         #[cfg(target_arch = "x86_64")]
@@ -37,9 +37,9 @@ pub(crate) fn is_available(isa: Isa) -> bool {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub use x86::has_fma;
-#[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{has_avx2_popcnt, has_avx512_bytes, has_avx512_words};
+#[cfg(target_arch = "x86_64")]
+pub use x86::{has_byte_expansion, has_fma};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -69,7 +69,12 @@ mod x86 {
         has_avx512_words()
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vbmi2")
+            && has_byte_expansion()
+    }
+
+    /// Returns whether the processor moves bytes by masks (VBMI2). The first processors with 8-bit products, such as Cascade Lake, do not.
+    pub fn has_byte_expansion() -> bool {
+        is_x86_feature_detected!("avx512vbmi2")
     }
 
     /// Returns whether the processor has the AVX-512 extensions for matrix products.
@@ -77,7 +82,6 @@ mod x86 {
         has_avx512_words()
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vnni")
-            && is_x86_feature_detected!("avx512vbmi2")
             && is_x86_feature_detected!("fma")
     }
 

@@ -1,10 +1,13 @@
 //! Depthwise convolutions, computed tap by tap with channels last.
+#![allow(unsafe_code)]
 
 use super::image::Image;
 use super::packed::swap_inner;
-use crate::float::Conv2dShape;
+use crate::float::{Conv2dShape, on_path};
 use crate::simd;
 use crate::weights::{Int8Weights, to_rows};
+#[cfg(target_arch = "x86_64")]
+use briquette_core::simd::Isa;
 use briquette_core::simd::SimdLevel;
 use std::ops::Range;
 
@@ -15,6 +18,28 @@ pub(crate) struct Taps {
     /// The sum of the weights of each channel, to be multiplied by the zero point of an image.
     sums: Vec<i32>,
     scales: Vec<f32>,
+}
+
+/// Computes `(sum − zero · weight sum) · scale · weight scale` of each channel.
+fn finish(
+    level: SimdLevel,
+    sums: &[i32],
+    of_image: (i32, f32),
+    weight_sums: &[i32],
+    scales: &[f32],
+    values: &mut [f32],
+) {
+    #[inline(always)]
+    fn body(sums: &[i32], of_image: (i32, f32), weight_sums: &[i32], scales: &[f32], values: &mut [f32]) {
+        let (zero, scale) = of_image;
+        for (((value, sum), weights), of_weights) in values.iter_mut().zip(sums).zip(weight_sums).zip(scales) {
+            *value = (sum - zero * weights) as f32 * scale * of_weights;
+        }
+    }
+    on_path!(
+        level,
+        body(sums: &[i32], of_image: (i32, f32), weight_sums: &[i32], scales: &[f32], values: &mut [f32])
+    );
 }
 
 impl Taps {
@@ -41,16 +66,16 @@ impl Taps {
         values.resize(pixels.len() * n, 0.0);
         let (padding, mut sums, mut rows) = (vec![image.zero as u8; n], vec![0; n], Vec::new());
         for (pixel, values) in pixels.zip(values.chunks_exact_mut(n)) {
+            let at = [pixel / out_width, pixel % out_width];
             rows.clear();
-            rows.extend((0..kernel[0] * kernel[1]).map(|tap| {
-                let at = [tap / kernel[1], tap % kernel[1]];
-                let source = shape.source([pixel / out_width, pixel % out_width], at, image.size);
-                source.map_or(&padding[..], |source| image.pixel(source))
-            }));
-            simd::depthwise(level, &rows, &self.weights, &mut sums);
-            for (c, value) in values.iter_mut().enumerate() {
-                *value = (sums[c] - image.zero * self.sums[c]) as f32 * image.scale * self.scales[c];
+            for ky in 0..kernel[0] {
+                for kx in 0..kernel[1] {
+                    let source = shape.source(at, [ky, kx], image.size);
+                    rows.push(source.map_or(&padding[..], |source| image.pixel(source)));
+                }
             }
+            simd::depthwise(level, &rows, &self.weights, &mut sums);
+            finish(level, &sums, (image.zero, image.scale), &self.sums, &self.scales, values);
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::activations::{ActivationElement, ActivationGrid};
 use crate::simd::{self, COLUMNS, ColumnRanges, ValueRange};
 use briquette_core::simd::SimdLevel;
 use rayon::prelude::*;
+use std::borrow::Cow;
 
 /// Values in a chunk when threads compute the range of an image.
 const RANGE_CHUNK: usize = 1 << 16;
@@ -13,8 +14,8 @@ const PIXELS: usize = COLUMNS;
 const CHANNELS: usize = 64;
 
 /// Codes of one image `[height, width, channel]`, with one scale and zero point for the image or for each pixel.
-pub(crate) struct Image {
-    codes: Vec<u8>,
+pub(crate) struct Image<'a> {
+    codes: Cow<'a, [u8]>,
     n_channels: usize,
     pub(crate) size: [usize; 2],
     pub(crate) scale: f32,
@@ -23,7 +24,12 @@ pub(crate) struct Image {
     pub(crate) by_pixel: Vec<(f32, i32)>,
 }
 
-impl Image {
+impl<'a> Image<'a> {
+    /// Returns codes `[height, width, channel]` with one scale and zero point.
+    pub(crate) fn of_codes(codes: &'a [u8], n_channels: usize, size: [usize; 2], (scale, zero): (f32, i32)) -> Self {
+        Self { codes: codes.into(), n_channels, size, scale, zero, by_pixel: Vec::new() }
+    }
+
     /// Quantizes `x` `[channel, height, width]` as one row.
     pub(crate) fn new<T: ActivationElement>(
         level: SimdLevel,
@@ -52,7 +58,7 @@ impl Image {
             true => codes.par_chunks_mut(n_codes).enumerate().for_each(fill),
             false => codes.chunks_mut(n_codes).enumerate().for_each(fill),
         }
-        Self { codes, n_channels, size, scale: row.scale, zero: row.zero, by_pixel: Vec::new() }
+        Self { codes: codes.into(), n_channels, size, scale: row.scale, zero: row.zero, by_pixel: Vec::new() }
     }
 
     /// Quantizes the channels of each pixel of `x` `[channel, height, width]` as a row.
@@ -86,7 +92,7 @@ impl Image {
             let chunks = codes.chunks_mut(n_codes).zip(by_pixel.chunks_mut(PIXELS));
             chunks.enumerate().for_each(|(i, (codes, scales))| fill(i, codes, scales));
         }
-        Self { codes, n_channels, size, scale: 1.0, zero: 0, by_pixel }
+        Self { codes: codes.into(), n_channels, size, scale: 1.0, zero: 0, by_pixel }
     }
 
     /// Returns the channels of a pixel.
@@ -95,13 +101,14 @@ impl Image {
     }
 
     /// Returns the channels of neighbouring pixels.
+    #[inline]
     pub(crate) fn pixels(&self, range: std::ops::Range<usize>) -> &[u8] {
         &self.codes[range.start * self.n_channels..range.end * self.n_channels]
     }
 }
 
 /// Quantizes neighbouring pixels, stored by channel, into `codes` `[pixel, channel]`; `quantize` does one channel.
-fn channels_last<'a, T: ActivationElement + 'a>(
+pub(crate) fn channels_last<'a, T: ActivationElement + 'a>(
     level: SimdLevel,
     quantize: impl Fn(&[f32], &mut [u8]),
     channel: impl Fn(usize) -> &'a [T],

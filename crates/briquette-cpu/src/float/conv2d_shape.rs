@@ -67,6 +67,7 @@ impl Conv2dShape {
     }
 
     /// Returns the input pixel at tap `(ky, kx)` of output pixel `(row, col)`, or `None` for padding.
+    #[inline]
     pub fn source(&self, [row, col]: [usize; 2], [ky, kx]: [usize; 2], size: [usize; 2]) -> Option<usize> {
         let [[top, _], [left, _]] = self.padding;
         let y = (row * self.stride[0] + ky * self.dilation[0]).checked_sub(top).filter(|y| *y < size[0])?;

@@ -1,12 +1,16 @@
 //! AVX-512 with VNNI.
 #![allow(unsafe_code)]
 
+mod epilogue;
 mod quantize;
 
 use super::block::OutputBlock;
 use super::operands::{PANEL, PanelColumns, RowBlock};
+use super::rounded_rows::{CodeRounding, RoundedRows};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
+pub(super) use epilogue::finish_rows;
+use epilogue::{CodeEpilogue, PanelEpilogue};
 pub(super) use quantize::{add_to_ranges, quantize, quantize_columns, value_range};
 use std::arch::x86_64::*;
 
@@ -38,66 +42,32 @@ pub(super) unsafe fn depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]
     }
 }
 
-/// [`scalar::dot`] compiled for wider registers.
+/// See [`scalar::requantize`].
+///
+/// # Safety
+/// There are as many values and shifts as codes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) fn dot(codes: &[u8], weights: &[i8], zero: i32) -> i32 {
-    scalar::dot(codes, weights, zero)
-}
-
-/// The epilogue of a panel, with masks that limit stores to its outputs.
-struct PanelEpilogue<'a> {
-    columns: &'a PanelColumns,
-    mask: [u16; 2],
-}
-
-impl<'a> PanelEpilogue<'a> {
-    fn new(columns: &'a PanelColumns) -> Self {
-        let bits = ((1_u64 << columns.n) - 1) as u32;
-        Self { columns, mask: [bits as u16, (bits >> 16) as u16] }
-    }
-
-    /// Writes outputs of rows starting at `first`. See [`scalar::finish`].
-    ///
-    /// # Panics
-    /// If rows or outputs are out of range.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn store(&self, sums: &[[__m512i; 2]], first: usize, rows: RowBlock, out: &mut OutputBlock) {
-        let columns = self.columns;
-        let (zeros, scales) = (&rows.zeros[first..first + sums.len()], &rows.scales[first..first + sums.len()]);
-        assert_eq!(out.n_cols(), columns.n, "outputs of a panel");
-        for (i, ((sums, &zero), &scale)) in sums.iter().zip(zeros).zip(scales).enumerate() {
-            let (zero, scale, out) = (_mm512_set1_epi32(zero), _mm512_set1_ps(scale), out.row_start(first + i));
-            for (j, sums) in sums.iter().enumerate() {
-                // SAFETY: the arrays have 32 elements and `j` is 0 or 1; the mask covers existing columns only.
-                unsafe {
-                    let column_sums = _mm512_load_si512(columns.sums.as_ptr().add(16 * j).cast());
-                    let sums = _mm512_sub_epi32(*sums, _mm512_mullo_epi32(zero, column_sums));
-                    let values = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), scale);
-                    let values = _mm512_mul_ps(values, _mm512_load_ps(columns.scales.as_ptr().add(16 * j)));
-                    let values = _mm512_add_ps(values, _mm512_load_ps(columns.bias.as_ptr().add(16 * j)));
-                    _mm512_mask_storeu_ps(out.wrapping_add(16 * j), self.mask[j], values);
-                }
-            }
+pub(super) unsafe fn requantize(values: &[f32], shifts: &[f32], rounding: &CodeRounding, codes: &mut [u8]) {
+    let (factor, [low, high]) = (_mm512_set1_ps(rounding.factor), rounding.bounds);
+    let (low, high) = (_mm512_set1_ps(low), _mm512_set1_ps(high));
+    for at in (0..codes.len()).step_by(16) {
+        let mask = ((1_u32 << (codes.len() - at).min(16)) - 1) as u16;
+        // SAFETY: only elements `at..codes.len()` are read and written.
+        unsafe {
+            let value = _mm512_maskz_loadu_ps(mask, values.as_ptr().add(at));
+            let shift = _mm512_maskz_loadu_ps(mask, shifts.as_ptr().add(at));
+            // The second operand is the result for NaN.
+            let steps = _mm512_max_ps(_mm512_add_ps(_mm512_mul_ps(value, factor), shift), low);
+            let rounded = _mm512_cvtps_epi32(_mm512_min_ps(steps, high));
+            _mm_mask_storeu_epi8(codes.as_mut_ptr().add(at).cast(), mask, _mm512_cvtepi32_epi8(rounded));
         }
     }
 }
 
-/// Writes rows of 32 sums from AMX tiles.
-#[target_feature(enable = "avx512f")]
-pub(super) fn finish_rows(
-    sums: &[[i32; PANEL]],
-    first: usize,
-    rows: RowBlock,
-    columns: &PanelColumns,
-    out: &mut OutputBlock,
-) {
-    let epilogue = PanelEpilogue::new(columns);
-    for (i, sums) in sums.iter().enumerate() {
-        // SAFETY: 16 of 32 elements, from 0 or 16 on.
-        let sums = [0, 16].map(|at| unsafe { _mm512_loadu_si512(sums.as_ptr().add(at).cast()) });
-        epilogue.store(&[sums], first + i, rows, out);
-    }
+/// [`scalar::dot`] compiled for wider registers.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn dot(codes: &[u8], weights: &[i8], zero: i32) -> i32 {
+    scalar::dot(codes, weights, zero)
 }
 
 /// A panel of weights as read by a tile.
@@ -118,15 +88,15 @@ impl PanelView<'_> {
 
 /// Reads a panel group by group.
 ///
-/// If `SPARSE`, `masks` points to the masks of the next group and `codes` to its first value; otherwise `codes`
-/// points to the next group. Memory `ahead` bytes after `codes` is prefetched.
-struct PanelReader<const SPARSE: bool> {
+/// For a sparse panel, `masks` points to the masks of the next group and `codes` to its first value; otherwise `codes` points to the next
+/// group. Memory `ahead` bytes after `codes` is prefetched.
+struct PanelReader {
     codes: *const i8,
     masks: *const u64,
     ahead: usize,
 }
 
-impl<const SPARSE: bool> PanelReader<SPARSE> {
+impl PanelReader {
     const fn new(weights: PanelView, ahead: usize) -> Self {
         match weights {
             PanelView::Dense(panel) => Self { codes: panel.as_ptr(), masks: std::ptr::null(), ahead },
@@ -134,90 +104,42 @@ impl<const SPARSE: bool> PanelReader<SPARSE> {
         }
     }
 
-    /// Returns the weights of the next group: 16 outputs, and 16 more.
+    /// Returns the weights of the next group of a dense panel: 16 outputs, and 16 more.
     ///
     /// # Safety
-    /// There is a next group; sparse values come from [`super::SparsePanels`].
+    /// There is a next group.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
-    unsafe fn next(&mut self) -> [__m512i; 2] {
-        // SAFETY: a group has 128 bytes or 2 masks; 64 bytes are readable after the last value of a sparse
-        // panel. A prefetch accepts any address.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn next_dense(&mut self) -> [__m512i; 2] {
+        // SAFETY: a group has 128 bytes. A prefetch accepts any address.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(self.ahead));
-            if SPARSE {
-                let masks = [*self.masks, *self.masks.add(1)];
-                let second = self.codes.add(masks[0].count_ones() as usize);
-                let low = _mm512_maskz_expand_epi8(masks[0], _mm512_loadu_si512(self.codes.cast()));
-                let high = _mm512_maskz_expand_epi8(masks[1], _mm512_loadu_si512(second.cast()));
-                self.codes = second.add(masks[1].count_ones() as usize);
-                self.masks = self.masks.add(2);
-                [low, high]
-            } else {
-                _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(self.ahead + 64));
-                let weights = self.codes;
-                self.codes = weights.add(4 * PANEL);
-                [_mm512_loadu_si512(weights.cast()), _mm512_loadu_si512(weights.add(64).cast())]
-            }
+            _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(self.ahead + 64));
+            let weights = self.codes;
+            self.codes = weights.add(4 * PANEL);
+            [_mm512_loadu_si512(weights.cast()), _mm512_loadu_si512(weights.add(64).cast())]
         }
     }
-}
 
-/// Multiplies `M` rows by one panel, `U` groups of 4 inputs at a time.
-///
-/// # Safety
-/// Rows `first..first + M` exist, each at least as long as the panel is deep. `weights` is sparse if and only
-/// if `SPARSE`; sparse weights are a panel of [`super::SparsePanels`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
-unsafe fn tile<const SPARSE: bool, const M: usize, const U: usize>(
-    rows: RowBlock,
-    first: usize,
-    (weights, ahead): (PanelView, usize),
-    columns: &PanelColumns,
-    out: &mut OutputBlock,
-) {
-    // SAFETY: guaranteed by the caller.
-    let sums = unsafe { sums::<SPARSE, M, U>(rows, first, weights, ahead) };
-    PanelEpilogue::new(columns).store(&sums, first, rows, out);
-}
-
-/// Returns the sums of [`tile`]. They stay in registers, because no index is computed at run time.
-///
-/// # Safety
-/// See [`tile`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
-unsafe fn sums<const SPARSE: bool, const M: usize, const U: usize>(
-    rows: RowBlock,
-    first: usize,
-    weights: PanelView,
-    ahead: usize,
-) -> [[__m512i; 2]; M] {
-    let mut codes = rows.codes[first * rows.stride..].as_ptr();
-    let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
-    let (n_groups, mut reader) = (weights.n_groups(), PanelReader::<SPARSE>::new(weights, ahead));
-    // SAFETY: one step per group, which has 4 codes in each row.
-    unsafe {
-        for _ in 0..n_groups / U {
-            for sums in &mut sums {
-                multiply_group::<M>(codes, rows.stride, reader.next(), sums);
-                codes = codes.add(4);
-            }
-        }
-        for _ in 0..n_groups % U {
-            multiply_group::<M>(codes, rows.stride, reader.next(), &mut sums[0]);
-            codes = codes.add(4);
+    /// Returns the same of a sparse panel.
+    ///
+    /// # Safety
+    /// There is a next group, and values come from [`super::SparsePanels`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+    unsafe fn next_sparse(&mut self) -> [__m512i; 2] {
+        // SAFETY: a group has 2 masks, and 64 bytes are readable after the last value. A prefetch accepts any address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(self.codes.wrapping_add(self.ahead));
+            let masks = [*self.masks, *self.masks.add(1)];
+            let second = self.codes.add(masks[0].count_ones() as usize);
+            let low = _mm512_maskz_expand_epi8(masks[0], _mm512_loadu_si512(self.codes.cast()));
+            let high = _mm512_maskz_expand_epi8(masks[1], _mm512_loadu_si512(second.cast()));
+            self.codes = second.add(masks[1].count_ones() as usize);
+            self.masks = self.masks.add(2);
+            [low, high]
         }
     }
-    let mut all = sums[0];
-    for more in &sums[1..] {
-        for i in 0..M {
-            for j in 0..2 {
-                all[i][j] = _mm512_add_epi32(all[i][j], more[i][j]);
-            }
-        }
-    }
-    all
 }
 
 /// # Safety
@@ -240,46 +162,116 @@ unsafe fn multiply_group<const M: usize>(
 
 /// Calls `tile` for `$m` rows, unrolled to give enough independent sums.
 macro_rules! for_rows {
-    ($sparse:ident, $m:expr, $args:tt, $($rows:literal * $unroll:literal)*) => {
+    ($m:expr, $args:tt, $($rows:literal * $unroll:literal)*) => {
         match $m {
-            $($rows => tile::<$sparse, $rows, $unroll> $args,)*
+            $($rows => tile::<$rows, $unroll> $args,)*
             _ => unreachable!("more rows than a tile has"),
         }
     };
 }
 
-/// Multiplies all rows by a panel, in tiles. The second tile prefetches `next`, because its own panel is
-/// already in the caches.
-///
-/// # Safety
-/// See [`tile`], for all rows.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
-unsafe fn multiply<const SPARSE: bool>(
-    rows: RowBlock,
-    (weights, next): (PanelView, usize),
-    columns: &PanelColumns,
-    out: &mut OutputBlock,
-) {
-    let n_tiles = rows.n_rows().div_ceil(MAX_ROWS);
-    let mut first = 0;
-    for i in 0..n_tiles {
-        // Tiles of similar height: 15 rows are 8 and 7, not 14 and 1.
-        let m = (rows.n_rows() - first).div_ceil(n_tiles - i);
-        // SAFETY: rows `first..first + m` exist; the caller guarantees the rest.
-        unsafe {
-            let ahead = if i == 1 { next } else { AHEAD };
-            for_rows!(SPARSE, m, (rows, first, (weights, ahead), columns, out), 1 * 4 2 * 4 3 * 2 4 * 2 5 * 2 6 * 2 7 * 2 8 * 1
-                9 * 1 10 * 1 11 * 1 12 * 1 13 * 1 14 * 1);
+/// Defines a module whose `multiply` multiplies rows by panels of one kind. Dense panels need no byte expansion (VBMI2).
+macro_rules! products {
+    ($module:ident, $next:ident, $epilogue:ident, $out:ty, $features:literal) => {
+        mod $module {
+            use super::*;
+
+            /// Multiplies all rows by a panel, in tiles. The second tile prefetches `next`, because its own panel is
+            /// already in the caches.
+            ///
+            /// # Safety
+            /// Rows are at least as long as the panel is deep. The panel is of the kind of this module; sparse weights come from
+            /// [`SparsePanels`].
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn multiply(
+                rows: RowBlock,
+                (weights, next): (PanelView, usize),
+                epilogue: &$epilogue,
+                out: &mut $out,
+            ) {
+                let n_tiles = rows.n_rows().div_ceil(MAX_ROWS);
+                let mut first = 0;
+                for i in 0..n_tiles {
+                    // Tiles of similar height: 15 rows are 8 and 7, not 14 and 1.
+                    let m = (rows.n_rows() - first).div_ceil(n_tiles - i);
+                    // SAFETY: rows `first..first + m` exist; the caller guarantees the rest.
+                    unsafe {
+                        let ahead = if i == 1 { next } else { AHEAD };
+                        for_rows!(m, (rows, first, (weights, ahead), epilogue, out), 1 * 4 2 * 4 3 * 2 4 * 2 5 * 2 6 * 2 7 * 2
+                            8 * 1 9 * 1 10 * 1 11 * 1 12 * 1 13 * 1 14 * 1);
+                    }
+                    first += m;
+                }
+            }
+
+            /// Multiplies `M` rows by one panel, `U` groups of 4 inputs at a time.
+            ///
+            /// # Safety
+            /// See [`multiply`], for rows `first..first + M`.
+            #[target_feature(enable = $features)]
+            unsafe fn tile<const M: usize, const U: usize>(
+                rows: RowBlock,
+                first: usize,
+                (weights, ahead): (PanelView, usize),
+                epilogue: &$epilogue,
+                out: &mut $out,
+            ) {
+                // SAFETY: guaranteed by the caller.
+                let sums = unsafe { sums::<M, U>(rows, first, weights, ahead) };
+                epilogue.store(&sums, first, rows, out);
+            }
+
+            /// Returns the sums of [`tile`]. They stay in registers, because no index is computed at run time.
+            ///
+            /// # Safety
+            /// See [`tile`].
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn sums<const M: usize, const U: usize>(
+                rows: RowBlock,
+                first: usize,
+                weights: PanelView,
+                ahead: usize,
+            ) -> [[__m512i; 2]; M] {
+                let mut codes = rows.codes[first * rows.stride..].as_ptr();
+                let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
+                let (n_groups, mut reader) = (weights.n_groups(), PanelReader::new(weights, ahead));
+                // SAFETY: one step per group, which has 4 codes in each row.
+                unsafe {
+                    for _ in 0..n_groups / U {
+                        for sums in &mut sums {
+                            multiply_group::<M>(codes, rows.stride, reader.$next(), sums);
+                            codes = codes.add(4);
+                        }
+                    }
+                    for _ in 0..n_groups % U {
+                        multiply_group::<M>(codes, rows.stride, reader.$next(), &mut sums[0]);
+                        codes = codes.add(4);
+                    }
+                }
+                let mut all = sums[0];
+                for more in &sums[1..] {
+                    for i in 0..M {
+                        for j in 0..2 {
+                            all[i][j] = _mm512_add_epi32(all[i][j], more[i][j]);
+                        }
+                    }
+                }
+                all
+            }
         }
-        first += m;
-    }
+    };
 }
+
+products!(dense, next_dense, PanelEpilogue, OutputBlock, "avx512f,avx512bw,avx512vl,avx512vnni");
+products!(codes, next_dense, CodeEpilogue, RoundedRows, "avx512f,avx512bw,avx512vl,avx512vnni");
+products!(sparse, next_sparse, PanelEpilogue, OutputBlock, "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt");
 
 /// See [`scalar::multiply_panel`].
 ///
 /// # Safety
 /// The caller has checked the shapes: see [`super::Kernel`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) unsafe fn multiply_panel(
     rows: RowBlock,
     panel: &[i8],
@@ -289,13 +281,30 @@ pub(super) unsafe fn multiply_panel(
 ) {
     let after = if next.is_empty() { AHEAD } else { next.as_ptr().addr().wrapping_sub(panel.as_ptr().addr()) };
     // SAFETY: rows are as deep as the panel.
-    unsafe { multiply::<false>(rows, (PanelView::Dense(panel), after), columns, out) }
+    unsafe { dense::multiply(rows, (PanelView::Dense(panel), after), &PanelEpilogue::new(columns), out) }
+}
+
+/// Like [`multiply_panel`], and rounds the outputs to codes.
+///
+/// # Safety
+/// See [`multiply_panel`]. All rows have the zero point of `rounding`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+pub(super) unsafe fn multiply_panel_to_codes(
+    rows: RowBlock,
+    panel: &[i8],
+    next: &[i8],
+    (columns, rounding): (&PanelColumns, &CodeRounding),
+    out: &mut RoundedRows,
+) {
+    let after = if next.is_empty() { AHEAD } else { next.as_ptr().addr().wrapping_sub(panel.as_ptr().addr()) };
+    // SAFETY: rows are as deep as the panel.
+    unsafe { codes::multiply(rows, (PanelView::Dense(panel), after), &CodeEpilogue::new(columns, rounding), out) }
 }
 
 /// See [`super::Kernel::multiply_sparse_panel`].
 ///
 /// # Safety
-/// The caller has checked the shapes; the panel comes from [`super::SparsePanels`].
+/// The caller has checked the shapes and byte expansion (VBMI2); the panel comes from [`super::SparsePanels`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt")]
 pub(super) unsafe fn multiply_sparse_panel(
     rows: RowBlock,
@@ -305,7 +314,7 @@ pub(super) unsafe fn multiply_sparse_panel(
     out: &mut OutputBlock,
 ) {
     // SAFETY: rows are as deep as the panel.
-    unsafe { multiply::<true>(rows, (PanelView::Sparse(masks, values), AHEAD), columns, out) }
+    unsafe { sparse::multiply(rows, (PanelView::Sparse(masks, values), AHEAD), &PanelEpilogue::new(columns), out) }
 }
 
 /// Writes all codes of a sparse panel, including zeros.

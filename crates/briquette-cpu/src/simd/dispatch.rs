@@ -5,6 +5,7 @@ use super::block::OutputBlock;
 use super::column_quantizers::{ColumnQuantizers, ColumnRanges};
 use super::int4::{self, Int4Panel};
 use super::operands::{PANEL, PanelColumns};
+use super::rounded_rows::CodeRounding;
 use super::row_quantizer::{RowQuantizer, ValueRange};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
@@ -16,7 +17,7 @@ use crate::activations::ActivationGrid;
 use crate::float_rows::FloatRows;
 use briquette_core::simd::SimdLevel;
 #[cfg(target_arch = "x86_64")]
-use briquette_core::simd::{Isa, has_fma};
+use briquette_core::simd::{Isa, has_byte_expansion, has_fma};
 
 /// Returns the range and the largest magnitude of values.
 pub(crate) fn value_range(level: SimdLevel, x: &[f32], grid: ActivationGrid) -> ValueRange {
@@ -191,12 +192,29 @@ pub(crate) fn multiply_weight_rows(level: SimdLevel, rows: &FloatRows, weights: 
     }
 }
 
+/// Rounds values to codes: see [`CodeRounding`].
+///
+/// # Panics
+/// If the lengths differ.
+pub(crate) fn requantize(level: SimdLevel, values: &[f32], shifts: &[f32], rounding: &CodeRounding, codes: &mut [u8]) {
+    assert_eq!([values.len(), shifts.len()], [codes.len(); 2], "a value and a shift for each code");
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only if its instructions are available; the lengths were just compared.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::requantize(values, shifts, rounding, codes) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::requantize(values, shifts, rounding, codes) },
+        _ => scalar::requantize(values, shifts, rounding, codes),
+    }
+}
+
 /// Writes all codes of panel `index`, including zeros.
 pub(crate) fn expand_panel(level: SimdLevel, panels: &SparsePanels, index: usize, codes: &mut [i8]) {
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a level exists only if its instructions are available.
-        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::expand_panel(panels, index, codes) },
+        // SAFETY: a level exists only if its instructions are available; byte expansion was just detected.
+        Isa::Amx | Isa::Avx512Vnni if has_byte_expansion() => unsafe { avx512::expand_panel(panels, index, codes) },
         _ => panels.expand(index, codes),
     }
 }

@@ -5,12 +5,15 @@ use super::block::OutputBlock;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 use super::operands::{PANEL, PanelColumns, RowBlock};
+use super::rounded_rows::{CodeRounding, RoundedRows};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, avx512};
 use briquette_core::simd::Isa;
 use briquette_core::simd::SimdLevel;
+#[cfg(target_arch = "x86_64")]
+use briquette_core::simd::has_byte_expansion;
 
 /// Rows of codes, and the state for multiplying them by one panel after another.
 pub(crate) struct Kernel<'a> {
@@ -23,8 +26,11 @@ pub(crate) struct Kernel<'a> {
 
 impl<'a> Kernel<'a> {
     pub(crate) fn new(level: SimdLevel, rows: RowBlock<'a>) -> Self {
-        assert!(rows.stride.is_multiple_of(64) && rows.zeros.len() == rows.n_rows());
-        assert!(rows.codes.len() >= rows.n_rows().next_multiple_of(16) * rows.stride, "rows in whole tiles");
+        // AVX-512 reads no byte after a row; other kernels load whole tiles.
+        let has_rows = level.isa() == Isa::Avx512Vnni && rows.codes.len() >= rows.n_rows() * rows.stride;
+        let n_in_tiles = rows.n_rows().next_multiple_of(16) * rows.stride;
+        assert!(has_rows || rows.stride.is_multiple_of(64) && rows.codes.len() >= n_in_tiles, "rows in whole tiles");
+        assert_eq!(rows.zeros.len(), rows.n_rows(), "a zero point for each row");
         Self {
             level,
             rows,
@@ -81,6 +87,32 @@ impl<'a> Kernel<'a> {
         }
     }
 
+    /// Like [`Self::multiply_panel`], and rounds the outputs to codes. The scales of rows are not used.
+    ///
+    /// Returns false and does nothing if the instruction set has no kernel for it.
+    pub(crate) fn multiply_panel_to_codes(
+        &mut self,
+        panel: &[i8],
+        next: &[i8],
+        by_column: (&PanelColumns, &CodeRounding),
+        out: &mut RoundedRows,
+    ) -> bool {
+        let depth = panel.len() / PANEL;
+        assert!(panel.len().is_multiple_of(4 * PANEL) && depth <= self.rows.stride && by_column.0.n <= PANEL);
+        match self.level.isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => {
+                // SAFETY: a level exists only if its instructions are available; the shapes were just checked.
+                unsafe { avx512::multiply_panel_to_codes(self.rows, panel, next, by_column, out) };
+                true
+            }
+            _ => {
+                let _ = (next, out);
+                false
+            }
+        }
+    }
+
     /// Like [`Self::multiply_panel`] with panel `index` of `panels`, expanded in registers or step by step.
     ///
     /// Returns false and does nothing if it is faster to expand the whole panel to memory first.
@@ -102,8 +134,8 @@ impl<'a> Kernel<'a> {
                 true
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx | Isa::Avx512Vnni if rows.n_rows() <= avx512::MAX_ROWS => {
-                // SAFETY: as above.
+            Isa::Amx | Isa::Avx512Vnni if rows.n_rows() <= avx512::MAX_ROWS && has_byte_expansion() => {
+                // SAFETY: as above; byte expansion was just detected.
                 unsafe { avx512::multiply_sparse_panel(rows, masks, values, columns, out) };
                 true
             }

@@ -3,6 +3,7 @@
 use super::block::OutputBlock;
 use super::column_quantizers::{ColumnQuantizers, ColumnRanges};
 use super::operands::{PANEL, PanelColumns, RowBlock};
+use super::rounded_rows::CodeRounding;
 use super::row_quantizer::{RowQuantizer, ValueRange};
 use crate::activations::ActivationGrid;
 
@@ -83,4 +84,21 @@ pub(crate) fn depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]) {
 #[inline(always)]
 pub(crate) fn dot(codes: &[u8], weights: &[i8], zero: i32) -> i32 {
     codes.iter().zip(weights).map(|(&code, &weight)| (i32::from(code) - zero) * i32::from(weight)).sum()
+}
+
+/// Adding this to a number from 0 to 255 rounds it, half to even, and puts it into the low byte.
+const ROUND: f32 = 12_582_912.0;
+
+/// Rounds to a code within bounds; NaN becomes the lower one.
+#[inline(always)]
+pub(crate) fn rounded(steps: f32, [low, high]: [f32; 2]) -> u8 {
+    (steps.max(low).min(high) + ROUND).to_bits() as u8
+}
+
+/// Rounds values to codes: see [`CodeRounding`].
+#[inline(always)]
+pub(super) fn requantize(values: &[f32], shifts: &[f32], rounding: &CodeRounding, codes: &mut [u8]) {
+    for ((code, value), shift) in codes.iter_mut().zip(values).zip(shifts) {
+        *code = rounded(value * rounding.factor + shift, rounding.bounds);
+    }
 }

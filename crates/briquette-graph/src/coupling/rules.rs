@@ -72,7 +72,7 @@ pub(super) fn apply(axes: &mut Axes, uses: &Uses, lowered: &Lowered, step: &Prim
             ids[*axis] = vec![FIXED];
             ids
         }
-        Primitive::Route(_) | Primitive::Scale(_) | Primitive::Number { .. } => first,
+        Primitive::Route(_) | Primitive::Scale(_) | Primitive::Number { .. } | Primitive::FakeQuantize(_) => first,
         Primitive::Recurrent(_) | Primitive::Unknown { .. } => {
             unknown(axes, lowered, inputs, &node.outputs);
             return Ok(());

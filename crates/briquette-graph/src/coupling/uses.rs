@@ -101,7 +101,9 @@ impl<'a> Uses<'a> {
             Primitive::Softmax { axis: over }
             | Primitive::CumulativeSum { axis: over }
             | Primitive::TopIndices { axis: over, .. } => needed_if(axis == *over),
-            Primitive::Route(_) | Primitive::Scale(_) | Primitive::Number { .. } => to(axis),
+            Primitive::Route(_) | Primitive::Scale(_) | Primitive::Number { .. } | Primitive::FakeQuantize(_) => {
+                to(axis)
+            }
             Primitive::Recurrent(_) | Primitive::Unknown { .. } => Next::Fate(Fate::Needed),
         }
     }

@@ -4,6 +4,7 @@ use super::attributes::{float, int, text};
 use super::importer::Importer;
 use super::inputs::NodeInputs;
 use super::item::Item;
+use super::quantized;
 use super::types::cast;
 use crate::graph::{Operand, ValueId};
 use crate::op::{ElementFunction, NumberFunction, Primitive};
@@ -80,6 +81,8 @@ pub(super) fn import(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>>
         "Cast" | "CastLike" => cast(to, given),
         "Dropout" if given.node.outputs.len() == 1 => Some(vec![given.get(0)?.clone()]),
         "Add" | "Sub" | "Mul" | "Div" | "Pow" => binary(to, given),
+        "QuantizeLinear" if to.runs => quantized::quantize(to, given),
+        "DequantizeLinear" if to.runs => quantized::dequantize(to, given),
         "QuantizeLinear" | "DequantizeLinear" => rescaled(to, given),
         "BiasGelu" | "FastGelu" if given.has(1) => biased(to, given),
         "Clip" if bounds(to, given) != (Some(0.0), Some(6.0)) => clip(to, given),

@@ -9,7 +9,7 @@ use crate::graph::{Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueI
 use crate::op::{Op, Primitive};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape};
 use briquette_formats::InputFile;
-use briquette_formats::onnx::{self, Constant, Model, Tensor, TensorData, ValueInfo};
+use briquette_formats::onnx::{self, CodedWeight, Constant, Model, Tensor, TensorData, ValueInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most elements of a tensor whose values are computed.
@@ -44,6 +44,8 @@ struct GivenTensor<'a> {
     tensor: &'a Tensor,
     /// Whether checkpoints list the tensor.
     is_listed: bool,
+    /// Whether these are the decoded floats of the tensor's codes.
+    is_decoded: bool,
 }
 
 /// A graph that is being built.
@@ -68,6 +70,8 @@ pub(super) struct Importer<'a> {
     pub(super) questions: Questions,
     /// The values with integers or truth values.
     integers: BTreeSet<ValueId>,
+    /// The weights with codes, in a graph for running.
+    pub(super) coded: BTreeMap<String, CodedWeight>,
 }
 
 impl<'a> Importer<'a> {
@@ -87,6 +91,7 @@ impl<'a> Importer<'a> {
             runs: false,
             questions: Questions::default(),
             integers: BTreeSet::new(),
+            coded: BTreeMap::new(),
         }
     }
 
@@ -103,7 +108,18 @@ impl<'a> Importer<'a> {
         self.names.insert(name, Item::Tensor(self.tensors.len()));
         let is_inner = !self.scope.is_empty();
         let own = if is_inner { format!("{}/{name}", self.scope) } else { name.to_string() };
-        self.tensors.push(GivenTensor { name: own, tensor, is_listed: is_listed && !is_inner });
+        let is_listed = is_listed && !is_inner;
+        self.tensors.push(GivenTensor { name: own, tensor, is_listed, is_decoded: false });
+    }
+
+    /// Returns the decoded floats of a tensor's codes, by the scales of this name; `None` if checkpoints do not decode it so.
+    pub(super) fn decoded(&mut self, index: usize, scale: &str) -> Option<Item> {
+        let GivenTensor { name, tensor, is_listed, .. } = &self.tensors[index];
+        let is_coded = self.coded.get(name).is_some_and(|coded| coded.scale == scale);
+        (*is_listed && is_coded).then_some(())?;
+        let decoded = GivenTensor { name: name.clone(), tensor, is_listed: true, is_decoded: true };
+        self.tensors.push(decoded);
+        Some(Item::Tensor(self.tensors.len() - 1))
     }
 
     /// Begins a graph inside of a node. Its names are forgotten by [`leave`](Self::leave).
@@ -206,7 +222,7 @@ impl<'a> Importer<'a> {
             Item::Tensor(index) => Some(self.tensor(*index).shape.clone()),
             Item::Turned(index) => Some(self.tensor(*index).shape.iter().rev().copied().collect()),
             Item::Known(constant) => Some(constant.shape.clone()),
-            Item::Opaque(_) => None,
+            Item::Opaque(_) | Item::Codes(..) => None,
         }
     }
 
@@ -214,7 +230,7 @@ impl<'a> Importer<'a> {
     pub(super) fn known(&self, item: &Item) -> Option<Constant> {
         match item {
             Item::Known(constant) => Some(Constant::clone(constant)),
-            Item::Tensor(index) => {
+            Item::Tensor(index) if !self.tensors[*index].is_decoded => {
                 let tensor = self.tensor(*index);
                 let is_weight = tensor.dtype()?.is_weight();
                 let is_small = tensor.n_elements()? <= if is_weight { 1 } else { MAX_KNOWN };
@@ -228,7 +244,7 @@ impl<'a> Importer<'a> {
     pub(super) fn values(&self, item: &Item) -> Option<Constant> {
         match item {
             Item::Known(constant) => Some(Constant::clone(constant)),
-            Item::Tensor(index) => self.values_of(self.tensor(*index)),
+            Item::Tensor(index) if !self.tensors[*index].is_decoded => self.values_of(self.tensor(*index)),
             _ => None,
         }
     }
@@ -256,19 +272,19 @@ impl<'a> Importer<'a> {
                 }
                 Some(weight.into())
             }
-            Item::Opaque(_) => None,
+            Item::Opaque(_) | Item::Codes(..) => None,
         }
     }
 
     /// Returns the weight of a tensor.
     pub(super) fn weight(&mut self, index: usize) -> Option<WeightId> {
-        let GivenTensor { name, tensor, is_listed } = &self.tensors[index];
-        let (name, tensor, is_listed) = (name.clone(), *tensor, *is_listed);
+        let GivenTensor { name, tensor, is_listed, is_decoded } = &self.tensors[index];
+        let (name, tensor, is_listed, is_decoded) = (name.clone(), *tensor, *is_listed, *is_decoded);
         if let Some(known) = self.weights.get(&name) {
             return Some(*known);
         }
         // A type without a counterpart has the size of its integers.
-        let dtype = tensor.dtype().unwrap_or(DType::U8);
+        let dtype = if is_decoded { DType::F32 } else { tensor.dtype().unwrap_or(DType::U8) };
         if self.runs
             && (!is_listed || !dtype.is_weight() || tensor.shape.is_empty() || is_inline(tensor))
             && let Some(constant) = tensor.constant(self.file, MAX_HELD).ok().flatten()
@@ -282,6 +298,8 @@ impl<'a> Importer<'a> {
     pub(super) fn is_integer(&self, item: &Item) -> bool {
         match item {
             Item::Value(value) | Item::Opaque(value) => self.integers.contains(value),
+            Item::Codes(..) => true,
+            Item::Tensor(index) if self.tensors[*index].is_decoded => false,
             Item::Known(constant) => constant.is_integer,
             Item::Tensor(index) | Item::Turned(index) => {
                 self.tensor(*index).dtype().is_some_and(|dtype| !dtype.is_weight())

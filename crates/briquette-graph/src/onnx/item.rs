@@ -1,6 +1,7 @@
 //! Items: the meanings of names in an ONNX graph.
 
 use crate::graph::ValueId;
+use crate::op::FixedGrid;
 use briquette_formats::onnx::Constant;
 use std::rc::Rc;
 
@@ -17,6 +18,8 @@ pub(super) enum Item {
     Known(Rc<Constant>),
     /// An activation whose shape is not known.
     Opaque(ValueId),
+    /// The codes of an activation that was rounded to a grid.
+    Codes(ValueId, FixedGrid),
 }
 
 /// Returns an item of known values.

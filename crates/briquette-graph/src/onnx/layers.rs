@@ -3,11 +3,12 @@
 use super::attributes::{axis, extents, float, int, ints, text};
 use super::importer::Importer;
 use super::inputs::NodeInputs;
-use super::item::Item;
+use super::item::{Item, known};
 use super::layout::reshaped;
 use crate::graph::{Operand, ValueId};
 use crate::op::{Composite, ConvSettings, ElementFunction, NumberFunction, Primitive, Reduction, same_zeros};
 use briquette_core::OutputAxis;
+use briquette_formats::onnx::Constant;
 
 fn one(value: ValueId) -> Option<Vec<Item>> {
     Some(vec![Item::Value(value)])
@@ -69,10 +70,22 @@ pub(super) fn conv(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     };
     let settings = ConvSettings { stride, padding, dilation, groups, transposed: false };
     let mut inputs = vec![input, to.operand(given.get(weight)?)?];
-    if let Some(bias) = given.get(bias) {
+    let apart = given.get(bias).filter(|bias| to.runs && matches!(bias, Item::Known(_)));
+    if let Some(bias) = given.get(bias).filter(|_| apart.is_none()) {
         inputs.push(to.operand(bias)?);
     }
-    one(to.emit(Primitive::Conv(settings), &inputs)?)
+    let found = to.emit(Primitive::Conv(settings), &inputs)?;
+    let Some(bias) = apart else { return one(found) };
+    // A layer has no known values, so they are added after it.
+    let by_channel = [to.shape(bias)?, vec![1; n_space]].concat();
+    let bias = reshaped_constant(to, bias, by_channel)?;
+    one(to.emit(Primitive::Elementwise(ElementFunction::Add), &[found.into(), bias])?)
+}
+
+/// Returns known values in another shape.
+fn reshaped_constant(to: &mut Importer, item: &Item, shape: Vec<usize>) -> Option<Operand> {
+    let Item::Known(constant) = item else { return None };
+    to.operand(&known(Constant { shape, ..Constant::clone(constant) }))
 }
 
 /// Imports a transposed convolution. Rows that pads remove on one side only are cut from its output.
@@ -170,7 +183,9 @@ pub(super) fn gemm(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     if is_plain && let Some(weight) = matrix(to, given.get(1)?, is_turned) {
         let mut inputs = vec![x, weight];
         match given.get(2) {
-            Some(bias) if to.shape(bias)?.len() == 1 => inputs.push(to.operand(bias)?),
+            Some(bias) if to.shape(bias)?.len() == 1 && !(to.runs && matches!(bias, Item::Known(_))) => {
+                inputs.push(to.operand(bias)?);
+            }
             Some(bias) => {
                 let product = to.emit(Composite::Linear, &inputs)?;
                 let bias = to.operand(bias)?;

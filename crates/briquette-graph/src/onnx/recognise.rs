@@ -152,10 +152,11 @@ impl<'a> Pattern<'a> {
         let matrix = &self.graph.weights[matrix.0];
         let n_outputs = matrix.shape.0[usize::from(matrix.layout == briquette_core::OutputAxis::Last)];
         let vector = &self.graph.weights[vector.0];
-        // A product that other nodes use too stays a layer of its own.
+        // A product that other nodes use too stays a layer of its own, and a layer holds no constants of the graph.
         let n_uses = self.graph.nodes.iter().flat_map(|node| &node.inputs).filter(|input| **input == product).count();
         let is_bias = vector.shape.0 == [n_outputs]
             && n_uses == 1
+            && !self.graph.constants.contains_key(&vector.name)
             && !self.graph.outputs.iter().any(|output| Operand::Value(*output) == product);
         is_bias.then(|| (Composite::Linear.into(), vec![x, weight, bias]))
     }

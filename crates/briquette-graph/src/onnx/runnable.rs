@@ -11,17 +11,8 @@ use briquette_formats::onnx::{Dim, Model, ValueInfo};
 use std::collections::BTreeSet;
 
 /// Operators whose scales and types the graph leaves out, so that it cannot be run.
-const INEXACT: [&str; 9] = [
-    "ConvInteger",
-    "QLinearConv",
-    "MatMulInteger",
-    "QLinearMatMul",
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "DynamicQuantizeLinear",
-    "LpPool",
-    "Upsample",
-];
+const INEXACT: [&str; 7] =
+    ["ConvInteger", "QLinearConv", "MatMulInteger", "QLinearMatMul", "DynamicQuantizeLinear", "LpPool", "Upsample"];
 
 /// A model whose graph can be built for any shape of its inputs.
 #[derive(Debug)]
@@ -40,9 +31,9 @@ impl RunnableModel {
         let model = read_model(&file)?;
         let is_inexact = |name: &str| INEXACT.contains(&name) || name.starts_with("QLinear");
         if let Some(node) = all_nodes(&model.graph).into_iter().find(|node| is_inexact(&node.op_type)) {
-            let message = "cannot be run; use the model in floats, which onnxruntime's tools quantized";
             let message = if node.op_type.contains("Linear") || node.op_type.contains("Integer") {
-                format!("found a quantized operator {:?}, which {message}", node.op_type)
+                let message = "which cannot be run; use the model in floats, or with QDQ pairs";
+                format!("found a quantized operator {:?}, {message}", node.op_type)
             } else {
                 format!("found operator {:?}, which cannot be run", node.op_type)
             };

@@ -23,6 +23,9 @@ pub(super) fn run(file: &InputFile, model: &Model, dims: &InputDims, runs: bool)
     dims.check(&model.graph)?;
     let mut to = Importer::new(file, model);
     to.runs = runs;
+    if runs {
+        to.coded = onnx::coded_weights(&model.graph, file)?;
+    }
     to.questions = Questions::new(dims.answers.clone());
     to.add_tensors(&model.graph);
     let is_given: BTreeSet<&str> = model.graph.initializers.iter().map(|tensor| tensor.name.as_str()).collect();

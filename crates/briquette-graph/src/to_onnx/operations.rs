@@ -79,6 +79,7 @@ fn primitive(to: &mut Emitter, id: NodeId, op: &Primitive, inputs: &[Operand]) -
         Primitive::PerChannel { .. }
         | Primitive::Route(_)
         | Primitive::Number { .. }
+        | Primitive::FakeQuantize(_)
         | Primitive::CumulativeSum { .. }
         | Primitive::TopIndices { .. }
         | Primitive::Spatial { .. }

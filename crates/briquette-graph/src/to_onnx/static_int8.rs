@@ -45,7 +45,8 @@ pub fn plan(mut network: OnnxNetwork) -> Result<StaticPlan> {
 /// # Errors
 /// Bug: a quantized operator would read or compute floats.
 pub fn finish(plan: StaticPlan, scales: &[ActivationScale], codes: &[LayerCodes]) -> Result<OnnxNetwork> {
-    let (network, matrices) = insert::insert(plan, scales, codes);
+    let (mut network, matrices) = insert::insert(plan, scales, codes);
+    prune::remove_unread_constants(&mut network.model);
     let network = without_unused(network);
     if network.model.opset < OPSET_OF_ROW_SCALES {
         let message =

@@ -57,7 +57,8 @@ impl GraphNet {
     /// - Io: a file cannot be read.
     pub fn from_checkpoint(path: &Path, device: &Device) -> Result<Self> {
         let checkpoint = Checkpoint::open(path)?;
-        Self::filled(&checkpoint, Self::unfilled(&checkpoint, device)?, device)
+        let (network, names) = Self::unfilled(&checkpoint, device)?;
+        Self::filled(&checkpoint, (network, &names), device)
     }
 
     /// Loads an ONNX file by a graph for inputs of these shapes.
@@ -70,18 +71,21 @@ impl GraphNet {
     /// - Input: the file is no ONNX model or damaged, or `dims` does not fit the inputs.
     /// - Io: the file cannot be read.
     pub fn from_onnx(path: &Path, dims: &InputDims, device: &Device) -> Result<Self> {
-        let unfilled = Self::of_onnx(path, &InputDims { extents: EXAMPLE, ..dims.clone() }, device)?;
-        match unfilled.0.layers.0.is_empty() {
+        let (network, names) = Self::of_onnx(path, &InputDims { extents: EXAMPLE, ..dims.clone() }, device)?;
+        match network.layers.0.is_empty() {
             // A model whose weights are all inside of branches lists no tensors.
-            true => Ok(unfilled.0),
-            false => Self::filled(&Checkpoint::open(path)?, unfilled, device),
+            true => Ok(network),
+            false => Self::filled(&Checkpoint::open(path)?, (network, &names), device),
         }
     }
 
-    fn filled(checkpoint: &Checkpoint, (network, names): (Self, NameMap), device: &Device) -> Result<Self> {
+    /// Fills a network with the weights of a checkpoint, as codes where layers run on them.
+    pub(crate) fn filled(checkpoint: &Checkpoint, (network, names): (Self, &NameMap), device: &Device) -> Result<Self> {
+        let of_nodes = checkpoint.with_codes_of_nodes()?;
+        let checkpoint = of_nodes.as_ref().unwrap_or(checkpoint);
         match briquette_nn::holds_codes(device) {
-            true => load_compressed(network, checkpoint, &names),
-            false => load_into(network, checkpoint, &names),
+            true => load_compressed(network, checkpoint, names),
+            false => load_into(network, checkpoint, names),
         }
     }
 

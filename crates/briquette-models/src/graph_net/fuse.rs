@@ -6,13 +6,15 @@
 //! | linear, function, linear | [`GraphCall::FeedForward`] |
 //! | other linear layers of one input | [`GraphCall::Linears`] |
 //! | sum of two values, layer norm | [`GraphCall::AddNorm`] |
+//! | convolution and bias, sum, concatenation or pool, then possibly ReLU or ReLU6, then rounding to a grid | [`GraphCall::Fixed`] |
 //! | convolution, batch norm, and possibly ReLU, or a sum with a shortcut and ReLU | [`GraphCall::ConvNorm`] |
 //!
 //! A value that a later step or the caller uses is never fused away.
 
+use super::fixed::{FixedCall, FixedKind};
 use super::steps::{AfterNorm, GraphCall, GraphStep, StepInput};
 use briquette_graph::ValueId;
-use briquette_graph::op::ElementFunction;
+use briquette_graph::op::{ElementFunction, FixedGrid, Primitive, Reduction};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Fuses steps. The caller reads the values in `wanted`.
@@ -26,6 +28,7 @@ pub(super) fn fused(steps: Vec<GraphStep>, wanted: &[ValueId]) -> Vec<GraphStep>
             GraphCall::LayerNorm(_) => fusing.add_norm(&step),
             GraphCall::BatchNorm(_) => fusing.conv_norm(&step),
             GraphCall::Function(ElementFunction::Relu) => fusing.conv_relu(&step),
+            GraphCall::Primitive(Primitive::FakeQuantize(grid)) => Some(fusing.rounded(&step, *grid)),
             _ => None,
         };
         if let Some((fused, replaced)) = found {
@@ -136,6 +139,75 @@ impl Fusing {
         let GraphCall::Conv(conv_layer) = conv.call else { return None };
         let call = GraphCall::ConvNorm { conv: conv_layer, norm: layer, then: AfterNorm::Nothing };
         Some((fused_step(call, conv.inputs.clone(), norm), vec![at_conv]))
+    }
+
+    /// Fuses the rounding to a grid with the operation before it, if it has a kernel on codes.
+    fn rounded(&self, rounding: &GraphStep, grid: FixedGrid) -> (GraphStep, Vec<usize>) {
+        let (mut replaced, mut source) = (Vec::new(), rounding.inputs[0]);
+        let mut function = None;
+        if let Some((index, step)) = self.sole(&source)
+            && let GraphCall::Function(known @ (ElementFunction::Relu | ElementFunction::Relu6)) = step.call
+        {
+            function = Some(known);
+            replaced.push(index);
+            source = step.inputs[0];
+        }
+        let (kind, inputs) = match self.fixed_kind(&source) {
+            Some((kind, inputs, others)) => {
+                replaced.extend(others);
+                (kind, inputs)
+            }
+            None => (FixedKind::Same, vec![source]),
+        };
+        (fused_step(GraphCall::Fixed(FixedCall { kind, function, grid }), inputs, rounding), replaced)
+    }
+
+    /// Returns the operation that computes a value, its inputs, and the steps that it replaces.
+    fn fixed_kind(&self, source: &StepInput) -> Option<(FixedKind, Vec<StepInput>, Vec<usize>)> {
+        let (index, step) = self.sole(source)?;
+        let are_values = step.inputs.iter().all(|input| value_of(input).is_some());
+        let known = |kind| Some((kind, step.inputs.clone(), vec![index]));
+        match &step.call {
+            GraphCall::Conv(_) => self.fixed_conv(source, None),
+            GraphCall::Function(ElementFunction::Add) => match step.inputs.as_slice() {
+                [product, bias @ StepInput::Constant(_)] => {
+                    let (kind, inputs, mut replaced) = self.fixed_conv(product, Some(*bias))?;
+                    replaced.push(index);
+                    Some((kind, inputs, replaced))
+                }
+                [_, _] if are_values => known(FixedKind::Add),
+                _ => None,
+            },
+            GraphCall::Primitive(Primitive::Concat { axis: 1 }) if are_values => known(FixedKind::Join),
+            GraphCall::Primitive(Primitive::Pool(window)) if window.kind == Reduction::Max => {
+                known(FixedKind::MaxPool(window.clone()))
+            }
+            GraphCall::Primitive(Primitive::Reduce { axes, kind: Reduction::Mean }) if *axes == [2, 3] => {
+                known(FixedKind::Mean)
+            }
+            GraphCall::Primitive(Primitive::AdaptivePool(size)) if *size == [1, 1] => known(FixedKind::Mean),
+            _ => None,
+        }
+    }
+
+    /// Returns a convolution and the zeros around its input.
+    fn fixed_conv(
+        &self,
+        source: &StepInput,
+        bias: Option<StepInput>,
+    ) -> Option<(FixedKind, Vec<StepInput>, Vec<usize>)> {
+        let (index, conv) = self.sole(source)?;
+        let GraphCall::Conv(layer) = conv.call else { return None };
+        let (mut zeros, mut x, mut replaced) = ([[0; 2]; 2], conv.inputs[0], vec![index]);
+        if let Some((at_pad, pad)) = self.sole(&x)
+            && let GraphCall::Primitive(Primitive::Pad { before, after }) = &pad.call
+            && let ([0, 0, top, left], [0, 0, bottom, right]) = (before.as_slice(), after.as_slice())
+        {
+            zeros = [[*top, *bottom], [*left, *right]];
+            x = pad.inputs[0];
+            replaced.push(at_pad);
+        }
+        Some((FixedKind::Conv { layer, zeros }, std::iter::once(x).chain(bias).collect(), replaced))
     }
 
     /// Fuses a ReLU with the convolution and norm before it, or with their sum with a shortcut.

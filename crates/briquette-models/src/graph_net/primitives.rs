@@ -2,7 +2,7 @@
 
 use super::functions::{pad, pad_same, pool, reduce};
 use super::value::{AnyTensor, BinaryFunction, with_tensor};
-use briquette_graph::op::{NumberFunction, Primitive, Reduction};
+use briquette_graph::op::{FixedGrid, NumberFunction, Primitive, Reduction};
 use burn::tensor::activation::softmax;
 use burn::tensor::module::adaptive_avg_pool2d;
 use burn::tensor::{Tensor, TensorData};
@@ -23,6 +23,7 @@ pub(super) fn apply_primitive(primitive: &Primitive, mut inputs: Vec<AnyTensor>)
         Primitive::Slice { axis, start, len } => x.narrowed(*axis, *start, *len),
         Primitive::Scale(factor) => with_tensor!(x, x => (x * *factor).into()),
         Primitive::Number { function, number } => with_number(x, *function, *number),
+        Primitive::FakeQuantize(grid) => with_tensor!(x, x => fake_quantized(x, *grid).into()),
         Primitive::CumulativeSum { axis } => with_tensor!(x, x => x.cumsum(*axis).into()),
         Primitive::TopIndices { axis, n, largest, last_first } => top_indices(x, *axis, *n, *largest, *last_first),
         Primitive::Resize(factor) => resized(x, *factor),
@@ -38,6 +39,12 @@ pub(super) fn apply_primitive(primitive: &Primitive, mut inputs: Vec<AnyTensor>)
         Primitive::Softmax { axis } => with_tensor!(x, x => softmax(x, *axis).into()),
         other => panic!("found {}, expected a primitive that runs", other.name()),
     }
+}
+
+/// Rounds each element to a grid.
+pub(super) fn fake_quantized<const D: usize>(x: Tensor<D>, grid: FixedGrid) -> Tensor<D> {
+    let [low, high] = grid.codes.map(|code| f64::from(code - grid.zero));
+    (x / grid.scale).round().clamp(low, high) * grid.scale
 }
 
 /// Returns the indices of the largest or smallest elements along an axis, from the host: the order of equal elements is

@@ -3,6 +3,7 @@
 use super::attend::{AttentionTap, RunTokens, attend, no_padding};
 use super::dropout::GraphDropout;
 use super::experts::experts;
+use super::fixed::fixed;
 use super::functional::apply_functional;
 use super::functions::{apply, elementwise, expand, prepend_tokens, reshape, split, split_heads};
 use super::layer::GraphLayer;
@@ -73,7 +74,7 @@ impl<'a> GraphRun<'a> {
         for (step, slots) in program.steps.iter().zip(&program.slots.steps) {
             let outputs = self.outputs(step, slots);
             for (value, output) in step.outputs.iter().zip(&outputs).filter(|(value, _)| values.contains(value)) {
-                each(*value, output)?;
+                each(*value, &output.clone().decoded())?;
             }
             self.keep(slots, outputs);
         }
@@ -97,7 +98,7 @@ impl<'a> GraphRun<'a> {
     }
 
     fn wanted(&self, program: &GraphProgram) -> Vec<AnyTensor> {
-        program.slots.wanted.iter().map(|slot| self.kept(*slot)).collect()
+        program.slots.wanted.iter().map(|slot| self.kept(*slot).decoded()).collect()
     }
 
     /// Passes the inputs of all layers to probes, without the output of the last linear layer.
@@ -108,10 +109,11 @@ impl<'a> GraphRun<'a> {
         let Some((step, slots)) = program.steps.get(last).zip(program.slots.steps.get(last)) else { return };
         match &step.call {
             GraphCall::Linear(layer) => {
-                with_tensor!(self.input(&slots.inputs[0]), x => self.linear_layer(*layer).show_input(x));
+                with_tensor!(self.input(&slots.inputs[0]).decoded(), x => self.linear_layer(*layer).show_input(x));
             }
             GraphCall::FeedForward([up, down], function) => {
-                let x = with_tensor!(self.input(&slots.inputs[0]), x => self.linear_layer(*up).forward(x).into());
+                let x = self.input(&slots.inputs[0]).decoded();
+                let x = with_tensor!(x, x => self.linear_layer(*up).forward(x).into());
                 with_tensor!(apply(*function, x), x => self.linear_layer(*down).show_input(x));
             }
             _ => self.step(step, slots),
@@ -149,7 +151,12 @@ impl<'a> GraphRun<'a> {
 
     /// Computes the outputs of a step.
     fn outputs(&mut self, step: &GraphStep, slots: &StepSlots) -> Vec<AnyTensor> {
-        let mut inputs: Vec<AnyTensor> = slots.inputs.iter().map(|input| self.input(input)).collect();
+        let inputs: Vec<AnyTensor> = slots.inputs.iter().map(|input| self.input(input)).collect();
+        if let GraphCall::Fixed(call) = &step.call {
+            let layer = step.call.layers().first().map(|layer| self.layer(*layer));
+            return vec![fixed(call, layer, inputs)];
+        }
+        let mut inputs: Vec<AnyTensor> = inputs.into_iter().map(AnyTensor::decoded).collect();
         let outputs = match &step.call {
             GraphCall::Primitive(Primitive::Split { axis, sizes }) => split(&inputs.remove(0), *axis, sizes),
             GraphCall::Primitive(Primitive::Recurrent(layer)) => recurrent(layer, inputs),
@@ -214,7 +221,8 @@ impl<'a> GraphRun<'a> {
             | GraphCall::Primitive(_)
             | GraphCall::Functional(_)
             | GraphCall::Linears(_)
-            | GraphCall::PrependTokens => unreachable!("above"),
+            | GraphCall::PrependTokens
+            | GraphCall::Fixed(_) => unreachable!("above"),
             GraphCall::SplitHeads { .. } => unreachable!("has several outputs"),
         }
     }

@@ -1,5 +1,6 @@
 //! Steps of a program: operations with the layers that hold their weights.
 
+use super::fixed::{FixedCall, FixedKind};
 use briquette_graph::ValueId;
 use briquette_graph::op::{Attention, ConvSettings, ElementFunction, Primitive, Routing};
 
@@ -60,6 +61,8 @@ pub(super) enum GraphCall {
     FeedForward([usize; 2], ElementFunction),
     /// A layer norm of a sum.
     AddNorm(usize),
+    /// An operation whose output is rounded to a grid.
+    Fixed(FixedCall),
     /// A convolution, a batch norm, and possibly a shortcut and a ReLU.
     ConvNorm {
         conv: usize,
@@ -81,6 +84,7 @@ impl GraphCall {
             Self::FeedForward(layers, _) => layers.to_vec(),
             Self::Linears(layers) => layers.clone(),
             Self::ConvNorm { conv, norm, .. } => vec![*conv, *norm],
+            Self::Fixed(FixedCall { kind: FixedKind::Conv { layer, .. }, .. }) => vec![*layer],
             _ => Vec::new(),
         }
     }
@@ -95,6 +99,7 @@ impl GraphCall {
                 | Self::SelfAttention(..)
                 | Self::Conv(_)
                 | Self::ConvNorm { .. }
+                | Self::Fixed(FixedCall { kind: FixedKind::Conv { .. }, .. })
                 | Self::Experts(_)
         )
     }
@@ -126,6 +131,7 @@ impl GraphCall {
             Self::FeedForward(..) => "feed-forward (fused)",
             Self::AddNorm(_) => "sum and layer norm (fused)",
             Self::ConvNorm { .. } => "convolution and batch norm (fused)",
+            Self::Fixed(call) => call.kind.name(),
         }
     }
 }

@@ -3,7 +3,9 @@
 use briquette_core::Result;
 use briquette_graph::ValueId;
 use briquette_nn::module::read_f32;
-use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor};
+use briquette_ops::compressed::ImageCodes;
+use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor, TensorData};
+use std::sync::Arc;
 
 /// A tensor between two operations of a graph.
 #[derive(Debug, Clone)]
@@ -22,6 +24,8 @@ pub enum AnyTensor {
     Six(Tensor<6>),
     /// Indices `[batch, length]`.
     Ids(Tensor<2, Int>),
+    /// Codes of images on the CPU, and the device of their tensors.
+    Codes(Arc<ImageCodes>, Device),
 }
 
 /// Takes a value of a run.
@@ -41,6 +45,7 @@ macro_rules! with_tensor {
             $crate::graph_net::value::AnyTensor::Five($x) => $body,
             $crate::graph_net::value::AnyTensor::Six($x) => $body,
             $crate::graph_net::value::AnyTensor::Ids(_) => panic!("found indices, expected floats"),
+            $crate::graph_net::value::AnyTensor::Codes(..) => panic!("found codes, expected floats"),
         }
     };
 }
@@ -87,6 +92,7 @@ impl AnyTensor {
     pub(super) fn device(&self) -> Device {
         match self {
             Self::Ids(ids) => ids.device(),
+            Self::Codes(_, device) => device.clone(),
             floats => with_tensor!(floats, x => x.device()),
         }
     }
@@ -95,6 +101,7 @@ impl AnyTensor {
     pub fn dims(&self) -> Vec<usize> {
         match self {
             Self::Ids(ids) => ids.dims().to_vec(),
+            Self::Codes(codes, _) => codes.dims.to_vec(),
             floats => with_tensor!(floats, x => x.dims().to_vec()),
         }
     }
@@ -108,6 +115,16 @@ impl AnyTensor {
     /// If the value has indices.
     pub fn to_f32(&self, what: &str) -> Result<Vec<f32>> {
         with_tensor!(self, x => read_f32(x.clone().cast(FloatDType::F32), what))
+    }
+
+    /// Decodes codes to floats.
+    pub(super) fn decoded(self) -> Self {
+        match self {
+            Self::Codes(codes, device) => {
+                Tensor::<4>::from_data(TensorData::new(codes.to_floats(), codes.dims), &device).into()
+            }
+            other => other,
+        }
     }
 
     /// Returns a leaf of an autodiff graph with these elements.
@@ -184,7 +201,7 @@ impl AnyTensor {
             Self::Four(x) => x.expand(array::<4>(shape)).into(),
             Self::Five(x) => x.expand(array::<5>(shape)).into(),
             Self::Six(x) => x.expand(array::<6>(shape)).into(),
-            Self::Ids(_) => panic!("found indices, expected floats"),
+            Self::Ids(_) | Self::Codes(..) => panic!("found indices or codes, expected floats"),
         }
     }
 
@@ -200,6 +217,7 @@ impl AnyTensor {
             Self::Four(x) => x.permute(signed::<4>(permutation)).into(),
             Self::Five(x) => x.permute(signed::<5>(permutation)).into(),
             Self::Six(x) => x.permute(signed::<6>(permutation)).into(),
+            Self::Codes(..) => panic!("found codes, expected floats"),
             Self::Ids(_) => panic!("found indices, expected floats"),
         }
     }

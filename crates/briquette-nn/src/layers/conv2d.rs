@@ -7,7 +7,7 @@ use crate::packed::kept_on;
 use crate::packed_weights::PackedWeights;
 use crate::rounded_input::rounded_input;
 use briquette_cpu::Conv2dShape;
-use briquette_ops::compressed::{self, Conv2dCall};
+use briquette_ops::compressed::{self, CodeGrid, Conv2dCall, FixedConv2dCall, ImageCodes};
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::{BatchNorm, Initializer, PaddingConfig2d};
@@ -112,11 +112,41 @@ impl Conv2d {
         self.convolve(self.rounded(input), self.weight.val(), bias)
     }
 
+    /// Maps codes to codes on fixed grids, with more zeros around the images; `None` if the layer has no codes for it on the CPU.
+    ///
+    /// `bias` is added to the layer's own. Outputs are codes of `grid` within `bounds`.
+    ///
+    /// # Panics
+    /// If the number of input channels or of summands differs.
+    pub fn forward_codes(
+        &self,
+        x: &ImageCodes,
+        zeros: [[usize; 2]; 2],
+        bias: Option<&[f32]>,
+        (grid, bounds): (CodeGrid, [u8; 2]),
+    ) -> Option<ImageCodes> {
+        let PackedWeights::Fixed(weights) = kept_on(&self.weight, &self.weight.lazy_device())? else { return None };
+        let [.., height, width] = x.dims;
+        let mut shape = self.shape([height, width], weights.dims());
+        for (padding, zeros) in shape.padding.iter_mut().flatten().zip(zeros.into_iter().flatten()) {
+            *padding += zeros;
+        }
+        let own = self.bias.as_ref().map(|bias| bias.val().into_data().iter::<f32>().collect::<Vec<f32>>());
+        let bias = match (own, bias) {
+            (Some(mut own), Some(more)) => {
+                own.iter_mut().zip(more).for_each(|(own, more)| *own += more);
+                Some(own)
+            }
+            (own, more) => own.or_else(|| more.map(<[f32]>::to_vec)),
+        };
+        compressed::fixed_conv2d(x, &weights, FixedConv2dCall { shape, bias: bias.as_deref(), grid, bounds })
+    }
+
     /// Fake-quantizes each image to 8 bits, or each pixel of a pointwise convolution, if the layer is trained for int8
     /// activations.
     fn rounded(&self, input: Tensor<4>) -> Tensor<4> {
         let [_, channels, height, width] = input.dims();
-        if self.shape(&input, self.weight.lazy_shape().dims()).is_pointwise() {
+        if self.shape([height, width], self.weight.lazy_shape().dims()).is_pointwise() {
             return rounded_input(input.permute([0, 2, 3, 1]), &self.weight, channels).permute([0, 3, 1, 2]);
         }
         rounded_input(input, &self.weight, channels * height * width)
@@ -124,7 +154,7 @@ impl Conv2d {
 
     /// Computes the convolution with float weights.
     fn convolve(&self, input: Tensor<4>, weight: Tensor<4>, bias: Option<Tensor<1>>) -> Tensor<4> {
-        let shape = self.shape(&input, weight.dims());
+        let shape = self.shape(size_of(&input), weight.dims());
         let Conv2dShape { kernel, stride, padding, dilation, groups, .. } = shape;
         show_patches(&self.weight, &input, PatchShape { kernel, stride, padding, dilation, groups });
         if compressed::convolves(&input, &shape) && weight.dtype() == DType::F32 {
@@ -171,19 +201,19 @@ impl Conv2d {
     /// Returns the convolution as an operation on codes; `None` for float weights.
     fn call(&self, input: &Tensor<4>) -> Option<Conv2dCall> {
         let Some(PackedWeights::Conv(weights)) = kept_on(&self.weight, &input.device()) else { return None };
-        let shape = self.shape(input, weights.dims());
+        let shape = self.shape(size_of(input), weights.dims());
         Some(Conv2dCall { weights, shape, has_scale: false, has_shift: false, relu: false })
     }
 
     /// Returns the shape of the convolution, from the extents of its weights.
-    fn shape(&self, input: &Tensor<4>, [n_out, n_in, ..]: [usize; 4]) -> Conv2dShape {
+    fn shape(&self, size: [usize; 2], [n_out, n_in, ..]: [usize; 4]) -> Conv2dShape {
         Conv2dShape {
             n_in: n_in * self.groups,
             n_out,
             groups: self.groups,
             kernel: self.kernel_size,
             stride: self.stride,
-            padding: self.pads(input),
+            padding: self.pads(size),
             dilation: self.dilation,
         }
     }
@@ -197,14 +227,13 @@ impl Conv2d {
             return false;
         }
         let ([n_images, _, height, width], weights) = (input.dims(), self.weight.lazy_shape());
-        let shape = self.shape(input, weights.dims());
+        let shape = self.shape([height, width], weights.dims());
         let n_outputs = n_images * shape.n_out * shape.out_size([height, width]).iter().product::<usize>();
         weights.num_elements() <= n_outputs
     }
 
     /// Returns the zeros before and after the image, for height and width.
-    fn pads(&self, input: &Tensor<4>) -> [[usize; 2]; 2] {
-        let [.., height, width] = input.dims();
+    fn pads(&self, [height, width]: [usize; 2]) -> [[usize; 2]; 2] {
         match self.padding {
             PaddingConfig2d::Valid => [[0; 2]; 2],
             PaddingConfig2d::Explicit(top, left, bottom, right) => [[top, bottom], [left, right]],
@@ -232,6 +261,12 @@ impl Conv2d {
         let shift = norm.beta.val() + offset * scale.clone();
         (scale, shift)
     }
+}
+
+/// Returns height and width.
+fn size_of(x: &Tensor<4>) -> [usize; 2] {
+    let [.., height, width] = x.dims();
+    [height, width]
 }
 
 impl ModuleDisplay for Conv2d {

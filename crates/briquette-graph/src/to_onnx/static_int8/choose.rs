@@ -244,8 +244,17 @@ impl QuantizedNodes<'_> {
 
     fn is_zero(&self, name: Option<&String>) -> bool {
         let zero = 0.0_f32.to_le_bytes();
-        let tensor = self.network.model.tensors.iter().find(|tensor| Some(&tensor.name) == name);
-        tensor.is_some_and(|tensor| matches!(&tensor.data, OnnxData::Inline(bytes) if bytes.as_slice() == zero))
+        let model = &self.network.model;
+        let tensor = model.tensors.iter().find(|tensor| Some(&tensor.name) == name);
+        let is_zero_tensor =
+            tensor.is_some_and(|tensor| matches!(&tensor.data, OnnxData::Inline(bytes) if bytes.as_slice() == zero));
+        let node = model.nodes.iter().find(|node| node.op == "Constant" && node.outputs.first() == name);
+        is_zero_tensor
+            || node.is_some_and(|node| match node.attribute("value").or_else(|| node.attribute("value_float")) {
+                Some(OnnxAttribute::Elements(values)) => *values == [0.0],
+                Some(OnnxAttribute::Float(value)) => *value == 0.0,
+                _ => false,
+            })
     }
 
     fn merge(&mut self, node: &OnnxNode) -> Result<()> {

@@ -1,8 +1,15 @@
-//! Removes tensors that no operator reads.
+//! Removes tensors and constants that no operator reads.
 
 use crate::to_onnx::OnnxNetwork;
-use briquette_formats::onnx_write::{OnnxData, OnnxNode};
+use briquette_formats::onnx_write::{OnnxData, OnnxModel, OnnxNode};
 use std::collections::BTreeSet;
+
+/// Removes `Constant` nodes that no node reads, such as the bounds of activations that became ranges.
+pub(super) fn remove_unread_constants(model: &mut OnnxModel) {
+    let outputs = model.outputs.iter().map(|output| &output.name);
+    let used: BTreeSet<String> = model.nodes.iter().flat_map(OnnxNode::uses).chain(outputs).cloned().collect();
+    model.nodes.retain(|node| node.op != "Constant" || node.outputs.iter().any(|name| used.contains(name)));
+}
 
 /// Returns the network without unused tensors and their weights.
 pub(in crate::to_onnx) fn without_unused(mut network: OnnxNetwork) -> OnnxNetwork {
@@ -27,7 +34,7 @@ mod tests {
     use super::*;
     use crate::to_onnx::{OnnxWeight, WeightBytes};
     use crate::{Graph, WeightId};
-    use briquette_formats::onnx_write::{OnnxDim, OnnxModel, OnnxTensor, OnnxType, OnnxValue};
+    use briquette_formats::onnx_write::{OnnxDim, OnnxTensor, OnnxType, OnnxValue};
 
     #[test]
     fn a_tensor_stays_if_a_node_reads_it_or_if_it_is_an_output() {

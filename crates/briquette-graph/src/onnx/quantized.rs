@@ -1,0 +1,74 @@
+//! Quantized models with pairs of `QuantizeLinear` and `DequantizeLinear` (QDQ), as float networks with rounded activations.
+
+use super::attributes::int;
+use super::importer::{Importer, MAX_KNOWN};
+use super::inputs::NodeInputs;
+use super::item::{Item, known};
+use crate::op::{FixedGrid, Primitive};
+use briquette_core::DType;
+use briquette_formats::onnx::Constant;
+
+/// Imports `QuantizeLinear` of an activation: the activation, rounded to a grid.
+pub(super) fn quantize(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
+    let grid = fixed_grid(to, given)?;
+    let x = to.operand(given.get(0)?)?;
+    let rounded = to.emit(Primitive::FakeQuantize(grid), &[x])?;
+    Some(vec![Item::Codes(rounded, grid)])
+}
+
+/// Imports `DequantizeLinear` of an activation's codes, of a weight, or of a bias.
+pub(super) fn dequantize(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
+    match given.get(0)? {
+        Item::Codes(rounded, grid) if fixed_grid(to, given)? == *grid => Some(vec![Item::Value(*rounded)]),
+        Item::Tensor(index) => {
+            let scale = given.node.inputs.get(1)?;
+            Some(vec![to.decoded(*index, scale).or_else(|| decoded_vector(to, given))?])
+        }
+        _ => None,
+    }
+}
+
+/// Returns the grid of a node, if it has one scale.
+fn fixed_grid(to: &Importer, given: &NodeInputs) -> Option<FixedGrid> {
+    let number = |position: usize| match to.known(given.get(position)?)?.values.as_slice() {
+        [number] => Some(*number),
+        _ => None,
+    };
+    let scale = Some(number(1)? as f32).filter(|scale| scale.is_finite() && *scale > 0.0)?;
+    let (zero, dtype) = match given.get(2) {
+        None => (0.0, DType::U8),
+        Some(Item::Tensor(index)) => (number(2)?, to.tensor(*index).dtype()?),
+        Some(_) => return None,
+    };
+    let codes = match dtype {
+        DType::U8 => [0, 255],
+        DType::I8 => [-128, 127],
+        DType::U16 => [0, 65_535],
+        DType::I16 => [-32_768, 32_767],
+        _ => return None,
+    };
+    Some(FixedGrid { scale, zero: zero as i32, codes })
+}
+
+/// Returns the values of a small vector or number, such as a bias.
+fn decoded_vector(to: &Importer, given: &NodeInputs) -> Option<Item> {
+    let (codes, scales) = (to.values(given.get(0)?)?, to.values(given.get(1)?)?.values);
+    let zeros = match given.get(2) {
+        Some(zeros) => to.values(zeros)?.values,
+        None => vec![0.0],
+    };
+    let n = codes.values.len();
+    let fits = |list: &[f64]| list.len() == 1 || list.len() == n;
+    if codes.shape.len() > 1
+        || n > MAX_KNOWN
+        || !fits(&scales)
+        || !fits(&zeros)
+        || int(given.node, "block_size", 0) != 0
+    {
+        return None;
+    }
+    let at = |list: &[f64], index: usize| list[if list.len() == 1 { 0 } else { index }];
+    let value = |(index, code): (usize, &f64)| f64::from(((code - at(&zeros, index)) * at(&scales, index)) as f32);
+    let values = codes.values.iter().enumerate().map(value).collect();
+    Some(known(Constant { shape: codes.shape, is_integer: false, values }))
+}

@@ -1,0 +1,37 @@
+//! Images of codes on fixed grids, on the CPU.
+
+use super::device::is_cpu;
+use super::weights::QuantizedConv2d;
+pub use briquette_cpu::{CodeGrid, ImageCodes};
+use briquette_cpu::{Conv2dShape, FixedConv2d, active_level};
+use burn::tensor::{DType, Tensor};
+
+/// The parameters of a convolution of codes. See [`FixedConv2d`].
+#[derive(Debug, Clone, Copy)]
+pub struct FixedConv2dCall<'a> {
+    /// Stride, padding, dilation and channels.
+    pub shape: Conv2dShape,
+    /// The summand of each output channel; 0 if absent.
+    pub bias: Option<&'a [f32]>,
+    /// The grid of the outputs.
+    pub grid: CodeGrid,
+    /// The lowest and the highest code of the outputs.
+    pub bounds: [u8; 2],
+}
+
+/// Convolves codes to codes; `None` if the weights are on a GPU.
+///
+/// # Panics
+/// See [`fixed_conv2d`](briquette_cpu::fixed_conv2d()).
+pub fn fixed_conv2d(x: &ImageCodes, weights: &QuantizedConv2d, call: FixedConv2dCall) -> Option<ImageCodes> {
+    let FixedConv2dCall { shape, bias, grid, bounds } = call;
+    let conv = FixedConv2d { weights: weights.placed.on_host()?, shape, bias, grid, bounds };
+    Some(briquette_cpu::fixed_conv2d(active_level(), x, &conv))
+}
+
+/// Rounds images `[n, channels, height, width]` to codes; `None` if they are not f32 on the CPU, or record gradients.
+pub fn image_codes(x: &Tensor<4>, grid: CodeGrid) -> Option<ImageCodes> {
+    (is_cpu(&x.device()) && x.dtype() == DType::F32).then_some(())?;
+    let (dims, data) = (x.dims(), x.clone().into_data());
+    Some(ImageCodes::of_floats(active_level(), data.as_slice().ok()?, dims, grid))
+}
