@@ -89,8 +89,8 @@ fn hashing_a_huge_file_stops_immediately() {
     let (outcome, killed_by, took) = run_and_signal(&sandbox, "verify out", Duration::from_millis(500), Signal::INT);
     assert_eq!(killed_by, None, "the signal came before the handler was installed");
     outcome.assert_fails(130, &["stopped by signal"]);
-    // An idle machine needs a fifth of this.
-    assert!(took < Duration::from_secs(1), "exited after {took:?}");
+    // An idle machine needs a tenth of this.
+    assert!(took < Duration::from_secs(2), "exited after {took:?}");
 }
 
 /// The first signal requests a stop, which takes a moment; the second ends the process.
@@ -236,7 +236,7 @@ fn of_two_runs_on_one_output_one_wins_and_the_other_is_refused() {
 /// A decoder tokenizes its whole text at once, which takes many seconds here.
 #[test]
 #[cfg(feature = "model")]
-fn tokenizing_a_long_text_stops_within_a_second() {
+fn tokenizing_a_long_text_stops_within_two_seconds() {
     let sandbox = Sandbox::with("models/llama-untied");
     let text = std::fs::read_to_string(crate::sandbox::repository().join("fixtures/models/text.txt")).unwrap();
     sandbox.write("text.txt", text.repeat((40 << 20) / text.len()));
@@ -244,5 +244,5 @@ fn tokenizing_a_long_text_stops_within_a_second() {
     let (outcome, killed_by, took) = run_and_signal(&sandbox, line, Duration::from_millis(1500), Signal::INT);
     assert_eq!(killed_by, None, "the signal came before the handler was installed");
     outcome.assert_fails(130, &["stopped by signal"]);
-    assert!(took < Duration::from_secs(1), "exited after {took:?}");
+    assert!(took < Duration::from_secs(2), "exited after {took:?}");
 }
