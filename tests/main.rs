@@ -77,6 +77,7 @@ mod sensitivity;
 mod shrink;
 mod signals;
 mod solve;
+mod static_int8;
 mod student_sizes;
 mod students;
 mod terminal;

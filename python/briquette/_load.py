@@ -37,7 +37,7 @@ def load(directory: str | os.PathLike[str], *, check: bool = True) -> dict[str, 
     float32, which holds its values exactly. Tied tensors are one array. Every tensor is in memory whole.
 
     Args:
-        directory: an output of `briquette compress`, `run`, `distill` or `export`, in any format and of format version 1 to 7.
+        directory: an output of `briquette compress`, `run`, `distill` or `export`, in any format and of format version 1 to 8.
         check: compare each weight file with `SHA256SUMS`, if listed there, and, if the package `xxhash` is installed, the values of
             each tensor with their hash in the manifest. The manifest itself is always compared with `SHA256SUMS`.
 

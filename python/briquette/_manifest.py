@@ -15,7 +15,7 @@ from briquette._error import FormatError
 NAME = "briquette.json"
 SUMS = "SHA256SUMS"
 #: The newest format version that this package reads.
-VERSION = 7
+VERSION = 8
 #: The first version whose hashes cover the order of rows in a tensor.
 HASHES_LAYOUT = 5
 

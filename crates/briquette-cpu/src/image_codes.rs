@@ -174,17 +174,11 @@ fn quantize(level: SimdLevel, values: &[f32], grid: CodeGrid, codes: &mut [u8]) 
     on_path!(level, body(values: &[f32], grid: CodeGrid, codes: &mut [u8]));
 }
 
-/// Rounds rows with a value for each shift to codes; rows of codes are `stride` apart. See [`CodeRounding`].
-pub(crate) fn requantize(
-    level: SimdLevel,
-    values: &[f32],
-    shifts: &[f32],
-    rounding: &CodeRounding,
-    codes: &mut [u8],
-    stride: usize,
-) {
-    for (row, values) in values.chunks_exact(shifts.len().max(1)).enumerate() {
-        simd::requantize(level, values, shifts, rounding, &mut codes[row * stride..][..shifts.len()]);
+/// Rounds rows with a value for each output to codes; rows of codes are `stride` apart. See [`CodeRounding`].
+pub(crate) fn requantize(level: SimdLevel, values: &[f32], rounding: &CodeRounding, codes: &mut [u8], stride: usize) {
+    let n = rounding.shifts.len();
+    for (row, values) in values.chunks_exact(n.max(1)).enumerate() {
+        simd::requantize(level, values, rounding, &mut codes[row * stride..][..n]);
     }
 }
 

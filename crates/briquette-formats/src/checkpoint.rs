@@ -11,8 +11,8 @@ use crate::sniff::FileKind;
 use crate::stored::StoredDir;
 use crate::tensor::{TensorInfo, TensorSource};
 use crate::{
-    Choice, InputFile, LeftOut, ManifestHead, ModelDir, OutputFormat, WeightLayout, compressed_tensors, hub_id,
-    manifest, ours, presence, weights,
+    ActivationRounding, Choice, InputFile, LeftOut, ManifestHead, ModelDir, OutputFormat, WeightLayout,
+    compressed_tensors, hub_id, manifest, ours, presence, weights,
 };
 use briquette_core::{Affine, ColumnScales, Remedy, Result, Storage};
 use std::collections::BTreeMap;
@@ -239,6 +239,15 @@ impl Checkpoint {
             Source::Stored(stored) => Some(stored),
             Source::Plain(_) => None,
         }
+    }
+
+    /// Returns the names of weights whose layers have static int8 activations; none for an ONNX model, whose network rounds them.
+    pub fn static_weights(&self) -> impl Iterator<Item = &str> {
+        let stored = self.stored().filter(|_| self.network_file().is_none());
+        let tensors = stored.into_iter().flat_map(|stored| &stored.tensors);
+        tensors
+            .filter(|tensor| tensor.activations == Some(ActivationRounding::Fixed))
+            .map(|tensor| tensor.info.name.as_str())
     }
 
     /// Returns the manifest without its tensors, if Briquette wrote the model.

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod activation_grids;
 pub mod activations;
 pub mod burnpack;
 pub mod checkpoint;
@@ -45,6 +46,7 @@ pub mod weight_layout;
 mod weights;
 mod window;
 
+pub use activation_grids::{ActivationGrid, ActivationGrids};
 pub use activations::ActivationRounding;
 pub use checkpoint::{Checkpoint, Compressed, InputFormat};
 pub use choice::Choice;

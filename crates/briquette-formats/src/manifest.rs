@@ -1,5 +1,6 @@
 //! `briquette.json`: the coding and hash of each tensor of an output directory.
 
+use crate::quantization_config::STATIC;
 use crate::{InputFile, OutputFormat, json, limits};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Shape, Storage};
@@ -11,13 +12,15 @@ use std::path::Path;
 /// The name of the manifest in a directory.
 pub use crate::io::model_dir::MANIFEST as FILE_NAME;
 /// The newest version of the directory format. Older versions stay readable.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// The first version whose hashes include the layout of transposed rows.
 const HASHES_LAYOUT: u32 = 5;
 /// The first version with scales of one byte.
 const LOG_SCALES: u32 = 6;
 /// The first version with scales of columns.
 const COLUMN_SCALES: u32 = 7;
+/// The first version with activations on fixed grids.
+const STATIC_ACTIVATIONS: u32 = 8;
 /// The version written if no newer one is needed, so that older programs can read the output.
 const LOWEST: u32 = 1;
 
@@ -130,10 +133,11 @@ fn is_first(axis: &OutputAxis) -> bool {
 /// Returns the lowest version that supports these tensors.
 ///
 /// Version 2 added stacks of matrices, version 3 outputs on the second axis, version 4 entropy-coded codes.
-/// Version 5 is needed for rows in another order than the tensor's own, version 6 for scales of one byte, and
-/// version 7 for scales of columns.
-pub fn version_of(tensors: impl Iterator<Item = (Coding, OutputAxis)>) -> u32 {
-    let version = |(coding, axis): (Coding, OutputAxis)| match (coding.storage, axis) {
+/// Version 5 is needed for rows in another order than the tensor's own, version 6 for scales of one byte,
+/// version 7 for scales of columns, and version 8 for activations on fixed grids.
+pub fn version_of<'a>(tensors: impl Iterator<Item = (Coding, OutputAxis, Option<&'a str>)>) -> u32 {
+    let version = |(coding, axis, activations): (Coding, OutputAxis, Option<&str>)| match (coding.storage, axis) {
+        _ if activations == Some(STATIC) => STATIC_ACTIVATIONS,
         _ if coding.codes.is_some_and(|codes| codes.has_columns) => COLUMN_SCALES,
         _ if coding.codes.is_some_and(|codes| codes.scale == ScaleType::Log8) => LOG_SCALES,
         (_, OutputAxis::Last | OutputAxis::Second) => HASHES_LAYOUT,

@@ -8,7 +8,7 @@ use crate::io::tensor_name::{SHARED_NAMES, TensorName};
 use crate::manifest_file::ManifestFile;
 use crate::output_format::CodeSupport;
 use crate::plain::PlainFiles;
-use crate::quantization_config::{ASYMMETRIC, SYMMETRIC};
+use crate::quantization_config::{ASYMMETRIC, STATIC, SYMMETRIC};
 use crate::sniff::FileKind;
 use crate::stored::{DirNumber, FoundPart, StoredDir, StoredTensor};
 use crate::{
@@ -297,6 +297,7 @@ fn activations_of(entry: &ManifestEntry, profile: OutputFormat) -> Option<Activa
     Some(match entry.activations.as_deref()? {
         SYMMETRIC => profile.held_codes().map_or(ActivationRounding::Symmetric, CodeSupport::symmetric),
         ASYMMETRIC => ActivationRounding::Asymmetric,
+        STATIC => ActivationRounding::Fixed,
         _ => ActivationRounding::Other,
     })
 }

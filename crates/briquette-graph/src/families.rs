@@ -51,6 +51,7 @@ pub use labels::{ClassLogits, text_classes};
 pub use sizes::TensorShapes;
 
 use crate::config::Config;
+use crate::fixed_values::FixedGrids;
 use crate::graph::Graph;
 use crate::graph_headers::GraphHeaders;
 use crate::headers::Headers;
@@ -355,7 +356,9 @@ fn graph_with(checkpoint: &Checkpoint, dims: &InputDims) -> Result<Option<Graph>
         return Err(Error::config(format!("--dim {name}: {message}")));
     }
     let (tensors, extents) = (GraphHeaders::of(checkpoint), dims.extents);
-    let found = parsed(checkpoint).and_then(|config| build(&tensors.headers(), &config, extents));
+    let built = parsed(checkpoint).and_then(|config| build(&tensors.headers(), &config, extents));
+    let fixed = |graph: Graph| FixedGrids::of(checkpoint)?.apply(graph);
+    let found = built.and_then(|graph| graph.map(fixed).transpose());
     found.map_err(|error| error.at(briquette_core::shown_path(checkpoint.path())))
 }
 

@@ -18,6 +18,7 @@
 //! | Which blocks are equal? | [`sections`](fold::sections) |
 //! | Which weights produce and consume these channels? | [`pairs`](pairs::pairs) |
 //! | Which layers can absorb a batch norm, or the scale of an input? | [`batch_norms`](absorb::batch_norms), [`scales`](absorb::scales) |
+//! | Which activations need a grid for static int8? | [`fixed_values`](fixed_values::fixed_values) |
 //!
 //! ```
 //! use briquette_core::DType;
@@ -56,6 +57,7 @@ mod edit;
 mod expand;
 mod expansion;
 pub mod families;
+pub mod fixed_values;
 pub mod fold;
 pub mod graph;
 mod graph_headers;

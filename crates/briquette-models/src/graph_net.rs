@@ -158,6 +158,11 @@ impl GraphNet {
         })
     }
 
+    /// Returns whether the network has the layers that compute a value.
+    pub fn computes(&self, value: ValueId) -> bool {
+        self.outline.has_layers_of(value)
+    }
+
     /// Computes hidden states of encoders, or logits of decoders and classifiers.
     ///
     /// # Panics

@@ -1,6 +1,6 @@
 //! The layers of the architectures: those of `briquette_nn::layers` if weights may be codes, otherwise burn's.
 
-pub use briquette_nn::layers::{Conv2d, Conv2dConfig, Then};
+pub use briquette_nn::layers::{After, Conv2d, Conv2dConfig, Then};
 pub use briquette_nn::layers::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 pub(crate) use briquette_nn::layers::{feed_forward, linears, self_attention};
 pub use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, RmsNorm, RmsNormConfig};

@@ -61,7 +61,8 @@ impl Form {
             ScaleType::Log8 => 2,
         };
         let activations = match form.activations {
-            Activations::Float => 0,
+            // Grids of static activations belong to files.
+            Activations::Float | Activations::Static => 0,
             Activations::DynamicSymmetric => 1,
             Activations::DynamicAsymmetric => 2,
         };

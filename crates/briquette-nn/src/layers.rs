@@ -12,7 +12,7 @@ mod linear;
 mod runs_on_codes;
 
 pub use blocks::{feed_forward, linears, self_attention};
-pub use conv2d::{Conv2d, Conv2dConfig, Then};
+pub use conv2d::{After, Conv2d, Conv2dConfig, Then};
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
 pub use linear::{Linear, LinearConfig};

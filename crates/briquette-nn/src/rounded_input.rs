@@ -37,7 +37,7 @@ pub(crate) fn rounded_input<const D: usize, const W: usize>(
 /// Returns the grid of activations.
 fn grid_of(attached: &Attached) -> Option<ActivationGrid> {
     match attached.form()?.activations {
-        Activations::Float => None,
+        Activations::Float | Activations::Static => None,
         Activations::DynamicSymmetric => Some(ActivationGrid::Symmetric),
         Activations::DynamicAsymmetric => Some(ActivationGrid::Asymmetric),
     }

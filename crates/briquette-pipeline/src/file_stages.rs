@@ -2,6 +2,7 @@
 
 mod small_files;
 
+use crate::activation_grids;
 use crate::column_scales;
 use crate::evaluate::evaluate;
 use crate::frequency::{self, ScaledSource};
@@ -10,7 +11,7 @@ use crate::report::{self as report, EvaluationReport, Evidence, Origin, Report, 
 use crate::solve::{self, SolveJob};
 use briquette_core::memory::MemoryLimit;
 use briquette_core::{Result, shown_path};
-use briquette_formats::{Checkpoint, Draft, TensorSource, presence, sums};
+use briquette_formats::{ActivationGrids, Checkpoint, Draft, TensorSource, presence, sums};
 use briquette_recipe::Recipe;
 use briquette_writer::plan::Prediction;
 use briquette_writer::write::Written;
@@ -61,6 +62,7 @@ pub(crate) fn draft_of_size(
 ) -> Result<Drafted> {
     let started = Instant::now();
     let limit = limit_of_host(recipe.memory_limit, options);
+    let asked = recipe;
     let recipe = &*match scratch.filter(|_| recipe.calibration.is_some()) {
         Some(scratch) => solve::calibrated(recipe, scratch, options)?,
         None => Cow::Borrowed(recipe),
@@ -73,13 +75,15 @@ pub(crate) fn draft_of_size(
     solve::shares(recipe, &mut plan, &checkpoint, scratch, &workers)?;
     let mut scaled = frequency::scaled(recipe, &mut plan, &checkpoint, &workers)?;
     column_scales::choose(recipe, &mut plan, &checkpoint, scratch, &mut scaled, &workers)?;
+    let grids = activation_grids::choose(asked, &mut plan, &checkpoint, options)?;
     let mut prediction = plan.predict()?;
     if let Some(SizeRange { most, .. }) = wanted {
         prediction.n_bytes = prediction.n_bytes.min(most);
     }
     let draft = start(recipe, &checkpoint, prediction, options)?;
-    let (checkpoint, scaled, workers) = (&checkpoint, &scaled, &workers);
-    let begun = Begun { recipe, origin, checkpoint, scaled, prediction, scratch, workers, started, wanted, limit };
+    let (checkpoint, scaled, workers, grids) = (&checkpoint, &scaled, &workers, grids.as_ref());
+    let begun =
+        Begun { recipe, origin, checkpoint, scaled, grids, prediction, scratch, workers, started, wanted, limit };
     let filled = fill(&draft, plan, &begun, options).map_err(|error| draft.explain(error))?;
     Ok(match filled {
         Ok(report) => Drafted::Done(draft, Box::new(report)),
@@ -93,6 +97,7 @@ struct Begun<'a> {
     origin: &'a Origin,
     checkpoint: &'a Checkpoint,
     scaled: &'a ScaledSource<'a>,
+    grids: Option<&'a ActivationGrids>,
     prediction: Prediction,
     scratch: Option<&'a Path>,
     workers: &'a Workers,
@@ -105,7 +110,7 @@ struct Begun<'a> {
 ///
 /// The report is not yet part of the draft.
 fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Result<std::result::Result<Report, Miss>> {
-    let Begun { recipe, origin, checkpoint, scaled, prediction, scratch, workers, started, wanted, limit } = *begun;
+    let Begun { recipe, origin, checkpoint, scaled, prediction, scratch, workers, started, wanted, limit, .. } = *begun;
     let mut timing = Timing::default();
     timing.mark("plan", started);
 
@@ -186,7 +191,7 @@ fn write(
     timing: &mut Timing,
     options: &RunOptions,
 ) -> Result<Written> {
-    let Begun { recipe, checkpoint, workers, .. } = *begun;
+    let Begun { recipe, checkpoint, workers, grids, .. } = *begun;
     let mut since = Instant::now();
     release_freed(checkpoint, options);
     let written = flow::write(WriteJob {
@@ -196,7 +201,7 @@ fn write(
         recipe: recipe.to_manifest()?,
         producer: concat!("briquette ", env!("CARGO_PKG_VERSION")),
         workers,
-        small_files: &|plan, manifest| small_files::write(draft, plan, checkpoint, manifest, workers),
+        small_files: &|plan, manifest| small_files::write(draft, plan, checkpoint, (manifest, grids), workers),
         kept: &report::worst_tensors,
         is_over: &mut |phase| {
             timing.mark(phase, std::mem::replace(&mut since, Instant::now()));

@@ -11,6 +11,7 @@
 //!
 //! Non-goals: printing, and file format details.
 
+mod activation_grids;
 mod advice;
 #[cfg(feature = "model")]
 mod arch;

@@ -34,7 +34,8 @@ impl<'a> ManifestSource<'a> {
             recipe["model"]["layout"] = "burn".into();
         }
         let storages = plan.tensors.iter().zip(layout.tensors.iter());
-        let storages = storages.map(|(tensor, placed)| (placed.coding, tensor.stored_axis(placed.coding)));
+        let storages =
+            storages.map(|(tensor, placed)| (placed.coding, tensor.stored_axis(placed.coding), tensor.activations()));
         let head = ManifestHead {
             format: "briquette".into(),
             version: manifest::version_of(storages),

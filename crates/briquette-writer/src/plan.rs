@@ -260,6 +260,7 @@ impl<'a> TensorPlan<'a> {
             Activations::Float => None,
             Activations::DynamicSymmetric => Some(quantization_config::SYMMETRIC),
             Activations::DynamicAsymmetric => Some(quantization_config::ASYMMETRIC),
+            Activations::Static => Some(quantization_config::STATIC),
         }
     }
 

@@ -16,7 +16,7 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
 /// Returns the recipe that the flags describe, or the recipe file with its paths overridden.
 pub(super) fn recipe_of(model: Option<&Path>, output: Option<&Path>, what: &What) -> Result<Recipe> {
     let (raw, directory) = raw_recipe_of(model, output, what)?;
-    let is_idle = raw.calibration.is_some() && !raw.needs_statistics();
+    let is_idle = raw.calibration.is_some() && !raw.uses_calibration();
     Recipe::from_raw(raw, &directory).map_err(|error| match &what.recipe {
         Some(path) => recipe::locate(error, path),
         None if is_idle && error.message.starts_with("calibration:") => idle(what),
@@ -109,10 +109,17 @@ fn has_budget(what: &What) -> bool {
 
 /// Returns the calibration of the flags, if they set one.
 fn calibration_of(what: &What) -> Option<raw::RawCalibration> {
-    let What { data, statistics, samples, max_length, .. } = what.clone();
+    let What { data, statistics, samples, max_length, activation_range, .. } = what.clone();
     let is_given = data.is_some() || statistics.is_some();
     let max_length = max_length.filter(|_| data.is_some());
-    is_given.then(|| raw::RawCalibration { data, statistics, samples, max_length, ..Default::default() })
+    is_given.then(|| raw::RawCalibration {
+        data,
+        statistics,
+        samples,
+        max_length,
+        activation_range,
+        ..Default::default()
+    })
 }
 
 /// Returns the shrink stage of the flags, if they set one.

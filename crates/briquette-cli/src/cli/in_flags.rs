@@ -4,7 +4,7 @@ use super::stage_flags::What;
 use briquette::Error;
 
 /// The flag of each key outside of stages.
-const FLAGS: [(&str, &str); 20] = [
+const FLAGS: [(&str, &str); 21] = [
     ("budget.bytes", "--bytes"),
     ("budget.bits", "--bits"),
     ("budget.min", "--min"),
@@ -17,6 +17,7 @@ const FLAGS: [(&str, &str); 20] = [
     ("calibration.statistics", "--statistics"),
     ("calibration.samples", "--samples"),
     ("calibration.max_length", "--max-length"),
+    ("calibration.activation_range", "--activation-range"),
     ("data.eval", "--eval"),
     ("data.max_length", "--max-length"),
     ("output.format", "--format"),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Flags that a recipe replaces.
 ///
 /// This includes flags that others require, because clap allows a flag whose required flag conflicts.
-const IN_A_RECIPE: [&str; 31] = [
+const IN_A_RECIPE: [&str; 32] = [
     "bytes",
     "bits",
     "min",
@@ -32,6 +32,7 @@ const IN_A_RECIPE: [&str; 31] = [
     "data",
     "samples",
     "max_length",
+    "activation_range",
     "round",
     "reconstruct",
     "column_scales",
@@ -91,13 +92,16 @@ pub(crate) struct What {
     /// Truncate texts of --data and --eval to this many tokens
     #[arg(long, value_name = "N", requires = "texts", help_heading = "Data")]
     pub(crate) max_length: Option<usize>,
+    /// How the range of each activation is chosen for int8-static: minmax, percentile, mse (the default) or entropy
+    #[arg(long, value_name = "RANGE", requires = "data", help_heading = "Quantization")]
+    pub(crate) activation_range: Option<String>,
     /// Input statistics from `briquette calibrate`, instead of --data
     #[arg(long, value_name = "FILE", help_heading = "Data")]
     pub(crate) statistics: Option<PathBuf>,
     /// Seed of random scores
     #[arg(long, value_name = "N", requires = "prune_method", help_heading = "Pruning")]
     pub(crate) seed: Option<u64>,
-    /// Quantize weights with a scheme: int8, int8-dynamic, int8-dynamic-sym, int4-g128, int4-g32-dynamic, int5-g32-asym, ...
+    /// Quantize weights with a scheme: int8, int8-dynamic, int8-dynamic-sym, int8-static, int4-g128, int4-g32-dynamic, int5-g32-asym, ...
     #[arg(long, value_name = "SCHEME", help_heading = "Quantization")]
     pub(crate) quantize: Option<String>,
     /// Size budget of the weight files, such as 9.4MB; chooses a step size for each tensor, and uses gptq with

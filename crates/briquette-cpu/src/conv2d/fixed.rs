@@ -18,6 +18,8 @@ pub struct FixedConv2d<'a> {
     pub weights: &'a PackedConv2d,
     /// Stride, padding, dilation and channels.
     pub shape: Conv2dShape,
+    /// The factor of each output channel; 1 if absent.
+    pub factors: Option<&'a [f32]>,
     /// The summand of each output channel; 0 if absent.
     pub bias: Option<&'a [f32]>,
     /// The grid of the outputs.
@@ -26,13 +28,13 @@ pub struct FixedConv2d<'a> {
     pub bounds: [u8; 2],
 }
 
-/// Convolves images of codes to images of codes: `clamp(round((Σ w·x + bias) / scale) + zero)`, where `w` and `x` are the values
-/// of their codes.
+/// Convolves images of codes to images of codes: `clamp(round((factor · Σ w·x + bias) / scale) + zero)`, where `w` and `x`
+/// are the values of their codes.
 ///
 /// Sums of products are exact. Padding is exactly zero.
 ///
 /// # Panics
-/// If the channels or the length of the bias do not match the shape, or the shape does not match the weights.
+/// If the channels or the lengths of factors and bias do not match the shape, or the shape does not match the weights.
 pub fn fixed_conv2d(level: SimdLevel, x: &ImageCodes, conv: &FixedConv2d) -> ImageCodes {
     match &conv.weights.panels {
         ConvPanels::Dense(weights) => each_image(level, x, conv, weights),
@@ -44,14 +46,20 @@ fn each_image<W: Int8Weights>(level: SimdLevel, x: &ImageCodes, conv: &FixedConv
     let (shape, [n_images, n_channels, height, width]) = (conv.shape, x.dims);
     assert_eq!(conv.weights.dims, shape.weight_dims(), "weights and {shape:?}");
     assert_eq!(n_channels, shape.n_in, "channels of the input of {shape:?}");
-    assert!(conv.bias.is_none_or(|bias| bias.len() == shape.n_out), "a bias for {} outputs", shape.n_out);
+    for given in [conv.factors, conv.bias].into_iter().flatten() {
+        assert_eq!(given.len(), shape.n_out, "factors or a bias of {shape:?}");
+    }
     let [out_height, out_width] = shape.out_size([height, width]);
     let mut y = ImageCodes::new([n_images, shape.n_out, out_height, out_width], conv.grid);
     let n_codes = shape.n_out * out_height * out_width;
     if n_codes == 0 {
         return y;
     }
-    let factor = x.grid.scale / conv.grid.scale;
+    let scale = x.grid.scale / conv.grid.scale;
+    let factors: Vec<f32> = match conv.factors {
+        Some(factors) => factors.iter().map(|factor| factor * scale).collect(),
+        None => vec![scale; shape.n_out],
+    };
     let bias = |channel: usize| conv.bias.map_or(0.0, |bias| bias[channel] / conv.grid.scale);
     let shifts: Vec<f32> = (0..shape.n_out).map(|channel| bias(channel) + f32::from(conv.grid.zero)).collect();
     let how = How::of(&shape, weights);
@@ -61,8 +69,9 @@ fn each_image<W: Int8Weights>(level: SimdLevel, x: &ImageCodes, conv: &FixedConv
         let image = Image::of_codes(x.image(index), n_channels, [height, width], (1.0, x.grid.zero.into()));
         let epilogue = ConvEpilogue::default();
         let conv_of_image = ImageConv { level, shape: &shape, weights, image: &image, how: &how, epilogue };
-        let rounding = CodeRounding { factor, zero: x.grid.zero.into(), bounds: conv.bounds.map(f32::from) };
-        FixedImage { conv: conv_of_image, shifts: &shifts, rounding }.pixels(0, y, n_threads);
+        let (zero, bounds) = (x.grid.zero.into(), conv.bounds.map(f32::from));
+        let rounding = CodeRounding { factors: &factors, shifts: &shifts, zero, bounds };
+        FixedImage { conv: conv_of_image, rounding }.pixels(0, y, n_threads);
     }
     y
 }
@@ -70,15 +79,13 @@ fn each_image<W: Int8Weights>(level: SimdLevel, x: &ImageCodes, conv: &FixedConv
 /// The convolution of one image to codes `[pixel, channel]`.
 struct FixedImage<'a, W> {
     conv: ImageConv<'a, W>,
-    /// Bias and zero point of each channel, in steps of the outputs.
-    shifts: &'a [f32],
-    rounding: CodeRounding,
+    rounding: CodeRounding<'a>,
 }
 
 impl<W: Int8Weights> FixedImage<'_, W> {
     /// Computes the pixels of `out`, starting at `first`.
     fn pixels(&self, mut first: usize, out: &mut [u8], n_threads: usize) {
-        let (n_out, level) = (self.shifts.len(), self.conv.level);
+        let (n_out, level) = (self.conv.shape.n_out, self.conv.level);
         let n_pixels = out.len() / n_out;
         if n_threads > 1 && n_pixels >= PANEL {
             let half = (n_pixels / 2).next_multiple_of(PANEL / 2);
@@ -98,14 +105,13 @@ impl<W: Int8Weights> FixedImage<'_, W> {
             // Other kernels write floats first, and patches would be gathered twice.
             if self.conv.shape.groups == 1 && level.isa() == Isa::Avx512Vnni {
                 let input = (level, self.conv.shape, self.conv.image);
-                let rounding = (self.shifts, &self.rounding);
-                if tile.multiply_to_codes(input, pixels.clone(), self.conv.weights, rounding, out) {
+                if tile.multiply_to_codes(input, pixels.clone(), self.conv.weights, &self.rounding, out) {
                     continue;
                 }
             }
             self.conv.values(pixels, &mut tile, n_threads, &mut |values, channels| {
-                let shifts = &self.shifts[channels.clone()];
-                requantize(level, values, shifts, &self.rounding, &mut out[channels.start..], n_out);
+                let rounding = self.rounding.of(channels.clone());
+                requantize(level, values, &rounding, &mut out[channels.start..], n_out);
             });
         }
     }
@@ -139,7 +145,8 @@ mod tests {
                 })
             };
             let sum: i32 = (0..n_in).flat_map(|input| (0..n_taps).map(move |tap| (input, tap))).map(term).sum();
-            let value = sum as f32 * scales[channel] * (x.grid.scale / conv.grid.scale);
+            let factor = conv.factors.map_or(1.0, |factors| factors[channel]);
+            let value = sum as f32 * scales[channel] * (factor * (x.grid.scale / conv.grid.scale));
             let steps =
                 value + (conv.bias.map_or(0.0, |bias| bias[channel]) / conv.grid.scale + f32::from(conv.grid.zero));
             let [low, high] = conv.bounds.map(f32::from);
@@ -154,10 +161,12 @@ mod tests {
         let bias: Vec<f32> = (0..shape.n_out).map(|i| i as f32 - 2.0).collect();
         let mut x = ImageCodes::new([n_images, shape.n_in, height, width], CodeGrid { scale: 0.02, zero: 100 });
         x.codes.iter_mut().zip(numbers(1 << 20, seed ^ 5)).for_each(|(code, bits)| *code = bits as u8);
+        let factors: Vec<f32> = (0..shape.n_out).map(|i| 0.7 + i as f32 * 0.01).collect();
         for (bounds, is_sparse) in [([0, 255], false), ([90, 200], true)] {
+            let factors = is_sparse.then_some(&*factors);
             let weights = PackedConv2d::new(&codes, &scales, shape.weight_dims(), is_sparse).unwrap();
             let grid = CodeGrid { scale: 0.3, zero: 90 };
-            let conv = FixedConv2d { weights: &weights, shape, bias: Some(&bias), grid, bounds };
+            let conv = FixedConv2d { weights: &weights, shape, factors, bias: Some(&bias), grid, bounds };
             let expected = reference(&x, &conv, &codes, &scales);
             assert!(expected.is_empty() || expected.iter().any(|code| *code != expected[0]), "{shape:?}");
             for level in SimdLevel::available() {

@@ -101,7 +101,7 @@ impl PatchTile {
         (level, shape, image): (SimdLevel, &Conv2dShape, &Image),
         pixels: Range<usize>,
         weights: &impl Int8Weights,
-        (shifts, rounding): (&[f32], &CodeRounding),
+        rounding: &CodeRounding,
         out: &mut [u8],
     ) -> bool {
         let rows = if reads_pixels(level, shape, image) {
@@ -115,9 +115,10 @@ impl PatchTile {
         };
         let (mut kernel, mut columns) = (Kernel::new(level, rows), PanelColumns::EMPTY);
         (0..shape.n_out.div_ceil(PANEL)).all(|index| {
-            weights.columns(index, Some(shifts), &mut columns);
+            weights.columns(index, None, &mut columns);
             let mut out = RoundedRows { codes: &mut out[index * PANEL..], stride: shape.n_out };
-            weights.multiply_to_codes(&mut kernel, index, (&columns, rounding), &mut out)
+            let rounding = rounding.of(index * PANEL..shape.n_out.min((index + 1) * PANEL));
+            weights.multiply_to_codes(&mut kernel, index, (&columns, &rounding), &mut out)
         })
     }
 

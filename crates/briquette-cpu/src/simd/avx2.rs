@@ -34,7 +34,7 @@ widened! {
     quantize_columns(row: &[f32], columns: &ColumnQuantizers, codes: &mut [u8]);
     depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]);
     dot(codes: &[u8], weights: &[i8], zero: i32) -> i32;
-    requantize(values: &[f32], shifts: &[f32], rounding: &CodeRounding, codes: &mut [u8]);
+    requantize(values: &[f32], rounding: &CodeRounding, codes: &mut [u8]);
 }
 
 /// Computes `sums[i] += Σ codes[4i + t] * weights[4i + t]` exactly, with unsigned codes and signed weights.

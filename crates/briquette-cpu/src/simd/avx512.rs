@@ -45,16 +45,17 @@ pub(super) unsafe fn depthwise(taps: &[&[u8]], weights: &[i32], sums: &mut [i32]
 /// See [`scalar::requantize`].
 ///
 /// # Safety
-/// There are as many values and shifts as codes.
+/// There are as many values, factors and shifts as codes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn requantize(values: &[f32], shifts: &[f32], rounding: &CodeRounding, codes: &mut [u8]) {
-    let (factor, [low, high]) = (_mm512_set1_ps(rounding.factor), rounding.bounds);
+pub(super) unsafe fn requantize(values: &[f32], rounding: &CodeRounding, codes: &mut [u8]) {
+    let CodeRounding { factors, shifts, bounds: [low, high], .. } = *rounding;
     let (low, high) = (_mm512_set1_ps(low), _mm512_set1_ps(high));
     for at in (0..codes.len()).step_by(16) {
         let mask = ((1_u32 << (codes.len() - at).min(16)) - 1) as u16;
         // SAFETY: only elements `at..codes.len()` are read and written.
         unsafe {
             let value = _mm512_maskz_loadu_ps(mask, values.as_ptr().add(at));
+            let factor = _mm512_maskz_loadu_ps(mask, factors.as_ptr().add(at));
             let shift = _mm512_maskz_loadu_ps(mask, shifts.as_ptr().add(at));
             // The second operand is the result for NaN.
             let steps = _mm512_max_ps(_mm512_add_ps(_mm512_mul_ps(value, factor), shift), low);

@@ -196,16 +196,17 @@ pub(crate) fn multiply_weight_rows(level: SimdLevel, rows: &FloatRows, weights: 
 ///
 /// # Panics
 /// If the lengths differ.
-pub(crate) fn requantize(level: SimdLevel, values: &[f32], shifts: &[f32], rounding: &CodeRounding, codes: &mut [u8]) {
-    assert_eq!([values.len(), shifts.len()], [codes.len(); 2], "a value and a shift for each code");
+pub(crate) fn requantize(level: SimdLevel, values: &[f32], rounding: &CodeRounding, codes: &mut [u8]) {
+    let lengths = [values.len(), rounding.factors.len(), rounding.shifts.len()];
+    assert_eq!(lengths, [codes.len(); 3], "a value, a factor and a shift for each code");
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a level exists only if its instructions are available; the lengths were just compared.
-        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::requantize(values, shifts, rounding, codes) },
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::requantize(values, rounding, codes) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::requantize(values, shifts, rounding, codes) },
-        _ => scalar::requantize(values, shifts, rounding, codes),
+        Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::requantize(values, rounding, codes) },
+        _ => scalar::requantize(values, rounding, codes),
     }
 }
 

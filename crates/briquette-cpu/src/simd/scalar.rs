@@ -97,8 +97,9 @@ pub(crate) fn rounded(steps: f32, [low, high]: [f32; 2]) -> u8 {
 
 /// Rounds values to codes: see [`CodeRounding`].
 #[inline(always)]
-pub(super) fn requantize(values: &[f32], shifts: &[f32], rounding: &CodeRounding, codes: &mut [u8]) {
-    for ((code, value), shift) in codes.iter_mut().zip(values).zip(shifts) {
-        *code = rounded(value * rounding.factor + shift, rounding.bounds);
+pub(super) fn requantize(values: &[f32], rounding: &CodeRounding, codes: &mut [u8]) {
+    let CodeRounding { factors, shifts, bounds, .. } = *rounding;
+    for (((code, value), factor), shift) in codes.iter_mut().zip(values).zip(factors).zip(shifts) {
+        *code = rounded(value * factor + shift, bounds);
     }
 }

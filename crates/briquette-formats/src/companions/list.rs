@@ -13,8 +13,9 @@ const MAX_DEPTH: usize = 3;
 const WEIGHT_EXTENSIONS: [&str; 14] =
     ["safetensors", "bin", "pt", "pth", "ckpt", "bpk", "gguf", "h5", "msgpack", "onnx", "ot", "tflite", "npz", "mpk"];
 /// Files that Briquette writes anew for each output.
-const OUR_OWN: [&str; 11] = [
+const OUR_OWN: [&str; 12] = [
     "briquette.json",
+    "briquette-activations.json",
     "briquette-onnx.json",
     "SHA256SUMS",
     "report.json",

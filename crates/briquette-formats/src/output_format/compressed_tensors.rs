@@ -21,6 +21,7 @@ pub(super) const ROW: FormatRow = FormatRow {
         misfit,
         grid: Some(GridKind::SymmetricFull),
         has_columns: false,
+        has_static: false,
         scale: Some(ScaleType::F32),
         // The compressed-tensors library runs the model, with its own activation scale.
         symmetric: ActivationRounding::SymmetricFull,

@@ -15,6 +15,8 @@ pub struct CodeSupport {
     pub(super) has_columns: bool,
     /// The type of scales, if the format fixes it.
     pub(super) scale: Option<ScaleType>,
+    /// Whether activations may have fixed grids.
+    pub has_static: bool,
     /// The meaning of symmetric activation quantization.
     pub(super) symmetric: ActivationRounding,
 }
@@ -51,6 +53,7 @@ impl CodeSupport {
         grid: None,
         has_columns: true,
         scale: None,
+        has_static: true,
         symmetric: ActivationRounding::Symmetric,
     };
 

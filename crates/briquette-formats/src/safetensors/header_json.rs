@@ -159,7 +159,7 @@ mod tests {
         object.insert(METADATA.to_string(), pairs.into_iter().collect());
         for (info, start) in infos.iter().zip([0, 12, 24, 36]) {
             let entry =
-                serde_json::json!({ "dtype": info.dtype, "shape": info.shape, "data_offsets": [start, start + 12] });
+                serde_json::json!({ "dtype": info.dtype, "shape": *info.shape, "data_offsets": [start, start + 12] });
             object.insert(info.name.to_string(), entry);
         }
         let metadata = |each: &mut dyn FnMut(&str, &str)| strings.iter().for_each(|(key, value)| each(key, value));

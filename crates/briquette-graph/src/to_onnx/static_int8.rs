@@ -22,9 +22,10 @@ pub use plan::{ActivationScale, LayerCodes, StaticKind, StaticLayer, StaticPlan,
 pub(super) use prune::without_unused;
 
 use super::OnnxNetwork;
-use crate::op::{Composite, Op};
+use crate::graph::Graph;
+use crate::op::{Composite, Op, Primitive};
 use briquette_core::{Error, Result};
-use briquette_formats::onnx_write::{OnnxModel, OnnxNode};
+use briquette_formats::onnx_write::OnnxModel;
 use std::collections::BTreeSet;
 
 /// The first operators with scales of rows.
@@ -35,7 +36,8 @@ const OPSET_OF_ROW_SCALES: i64 = 13;
 /// # Errors
 /// Config: the network has no convolution, or attention.
 pub fn plan(mut network: OnnxNetwork) -> Result<StaticPlan> {
-    check_convolutional(&network)?;
+    check_convolutional(&network.graph)?;
+    check_attention_nodes(&network)?;
     let norms = fold::fold_norms(&mut network);
     choose::choose(network, &norms)
 }
@@ -65,17 +67,29 @@ fn has_attention_nodes(model: &OnnxModel) -> bool {
 }
 
 /// Refuses networks that run faster or better with dynamic scales.
-fn check_convolutional(network: &OnnxNetwork) -> Result<()> {
-    let is_conv = |node: &OnnxNode| node.op == "Conv";
-    let has_attention =
-        network.graph.nodes.iter().any(|node| matches!(node.op, Op::Composite(Composite::Attention(_))))
-            || has_attention_nodes(&network.model);
-    let found = match (network.model.nodes.iter().any(is_conv), has_attention) {
-        (true, false) => return Ok(()),
-        (_, true) => "attention",
-        (false, false) => "no convolution",
-    };
-    let family = &network.graph.family;
+///
+/// # Errors
+/// Config: the network has attention, or no convolution.
+pub fn check_convolutional(graph: &Graph) -> Result<()> {
+    let has = |is_it: &dyn Fn(&Op) -> bool| graph.nodes.iter().any(|node| is_it(&node.op));
+    let has_attention = has(&|op| matches!(op, Op::Composite(Composite::Attention(_))));
+    let has_conv = has(&|op| matches!(op, Op::Primitive(Primitive::Conv(_))));
+    match (has_conv, has_attention) {
+        (true, false) => Ok(()),
+        (_, true) => Err(unsuitable(graph, "attention")),
+        (false, false) => Err(unsuitable(graph, "no convolution")),
+    }
+}
+
+fn check_attention_nodes(network: &OnnxNetwork) -> Result<()> {
+    match has_attention_nodes(&network.model) {
+        true => Err(unsuitable(&network.graph, "attention")),
+        false => Ok(()),
+    }
+}
+
+fn unsuitable(graph: &Graph, found: &str) -> Error {
+    let family = &graph.family;
     let message = format!("found {family} with {found}, expected a convolutional network for int8-static");
-    Err(Error::config(format!("{message}; use --quantize int8-dynamic")))
+    Error::config(format!("{message}; use --quantize int8-dynamic"))
 }

@@ -57,6 +57,8 @@ pub enum Activations {
     DynamicSymmetric,
     /// int8 with a dynamic scale and zero point per token.
     DynamicAsymmetric,
+    /// int8 on a fixed grid for each activation, from calibration data.
+    Static,
 }
 
 /// A quantization scheme for weights and activations.
@@ -76,7 +78,7 @@ impl std::fmt::Display for UnknownScheme {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, or intB, intB-asym, intB-gN, \
+            "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, int8-static, or intB, intB-asym, intB-gN, \
              intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or int4 and int4-gN followed by -dynamic \
              or -dynamic-sym (int4-g32-dynamic), or step, stepS, stepS-tensor, stepS-frequency with a step size S \
              from {:e} to {:e} (step0.01), optionally followed by -dynamic",
@@ -200,7 +202,7 @@ impl std::str::FromStr for Scheme {
     /// Parses `step[<size>][-tensor|-frequency][-dynamic]` or `int<bits>[-g<size>][-asym]`.
     ///
     /// Without a group size, there is one scale per channel. `int8`, `int4` and `int4-g<size>` may end in
-    /// `-dynamic` or `-dynamic-sym`, for int8 activations.
+    /// `-dynamic` or `-dynamic-sym`, for int8 activations, and `int8` in `-static`.
     fn from_str(name: &str) -> Result<Self, UnknownScheme> {
         let unknown = || UnknownScheme(name.to_string());
         if let Some(rest) = name.strip_prefix("step") {
@@ -212,6 +214,9 @@ impl std::str::FromStr for Scheme {
                 let scheme = Self::of_weights(weights).filter(Self::multiplies_integers).ok_or_else(unknown)?;
                 return Ok(Self { activations, ..scheme });
             }
+        }
+        if name == "int8-static" {
+            return Ok(Self { activations: Activations::Static, ..Self::INT8 });
         }
         Self::of_weights(name).ok_or_else(unknown)
     }
@@ -228,6 +233,8 @@ mod tests {
         assert_eq!((scheme.weights.grouping, scheme.weights.range), (Grouping::Group(32), ScaleSearch::MinMax));
         assert_eq!("int8".parse(), Ok(Scheme::INT8));
         assert_eq!("int8-dynamic".parse::<Scheme>().unwrap().activations, Activations::DynamicAsymmetric);
+        let fixed = Scheme { activations: Activations::Static, ..Scheme::INT8 };
+        assert_eq!("int8-static".parse(), Ok(fixed));
         let step: Scheme = "step0.0125-dynamic".parse().unwrap();
         assert_eq!((step.weights.range, step.weights.scale), (ScaleSearch::Step(Some(0.0125)), ScaleType::F16));
         assert_eq!((step.activations, step.weights.grouping), (Activations::DynamicAsymmetric, Grouping::Row));
@@ -268,6 +275,8 @@ mod tests {
             "int4-dynamic-g32",
             "int4-g32-dynamic-dynamic",
             "int4-g32-sym",
+            "int4-static",
+            "step0.1-static",
         ] {
             assert!(bad.parse::<Scheme>().is_err(), "{bad}");
         }

@@ -12,6 +12,7 @@ use crate::fresh::Initial;
 use crate::low_rank::make_room;
 use briquette_core::{Error, OutputAxis, Result, shown_path};
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_graph::fixed_values::FixedGrids;
 use briquette_graph::onnx::InputDims;
 use briquette_graph::op::{Composite, Primitive};
 use briquette_graph::{Config, Family, Graph, Headers, Op, Operand, ValueId, family_of, text_classes};
@@ -125,7 +126,8 @@ impl GraphNet {
     /// Like [`blank`](Self::blank), for a network of any task, with or without its head.
     fn of_family(family: &'static Family, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         let (tensors, config) = (GraphHeaders::of(checkpoint), config_of(checkpoint)?);
-        let found = Self::of_headers(family, &tensors.headers(), &config, Initial::default(), device);
+        let grids = FixedGrids::of(checkpoint)?;
+        let found = Self::of_headers(family, &tensors.headers(), &config, (Initial::default(), &grids), device);
         let found = found.map_err(|error| match family.graph(&tensors.turned().headers(), &config, EXAMPLE) {
             Ok(_) => Error { message: format!("{}; {OTHER_LAYOUT}", error.message), ..error },
             Err(_) => error,
@@ -140,15 +142,15 @@ impl GraphNet {
         Ok((network, ignoring_factors(checkpoint, names)?))
     }
 
-    /// Creates the unfilled network of these headers, with the dropout of a config.json.
+    /// Creates the unfilled network of these headers, with the dropout of a config.json and fixed grids of activations.
     pub(super) fn of_headers(
         family: &'static Family,
         headers: &Headers,
         config: &Config,
-        initial: Initial,
+        (initial, grids): (Initial, &FixedGrids),
         device: &Device,
     ) -> Result<(Self, NameMap)> {
-        let graph = family.graph(headers, config, EXAMPLE)?;
+        let graph = grids.apply(family.graph(headers, config, EXAMPLE)?)?;
         let dropout = GraphDropout::of(config, &graph.family)?;
         let max_tokens = max_tokens(family, headers, config)?;
         let (mut network, names) = Self::with_initial(graph, initial, max_tokens, device)?;

@@ -4,6 +4,7 @@ use super::functions::{apply, pad, pool, reduce};
 use super::layer::GraphLayer;
 use super::primitives::fake_quantized;
 use super::value::{AnyTensor, BinaryFunction, with_tensor};
+use crate::layers::{After, Then};
 use briquette_cpu::{Conv2dShape, active_level};
 use briquette_graph::op::{ElementFunction, FixedGrid, PoolWindow, Reduction};
 use briquette_ops::compressed::{CodeGrid, ImageCodes, image_codes};
@@ -23,8 +24,9 @@ pub(super) struct FixedCall {
 pub(super) enum FixedKind {
     /// Nothing.
     Same,
-    /// A convolution of a layer, with zeros added before and after height and width. A second input is its bias.
-    Conv { layer: usize, zeros: [[usize; 2]; 2] },
+    /// A convolution of a layer, with zeros added before and after height and width. A second input is its bias; without one, a batch
+    /// norm may follow.
+    Conv { layer: usize, norm: Option<usize>, zeros: [[usize; 2]; 2] },
     /// The sum of two images.
     Add,
     /// The inputs, joined along their channels.
@@ -49,14 +51,14 @@ impl FixedKind {
     }
 }
 
-/// Computes a step; `layer` is that of a convolution.
+/// Computes a step; `layers` are those of a convolution and its batch norm.
 ///
 /// # Panics
 /// If an input is missing or has another rank.
-pub(super) fn fixed(call: &FixedCall, layer: Option<&GraphLayer>, inputs: Vec<AnyTensor>) -> AnyTensor {
-    match code_grid(call.grid).and_then(|grid| on_codes(call, grid, layer, &inputs)) {
+pub(super) fn fixed(call: &FixedCall, layers: &[&GraphLayer], inputs: Vec<AnyTensor>) -> AnyTensor {
+    match code_grid(call.grid).and_then(|grid| on_codes(call, grid, layers, &inputs)) {
         Some((codes, device)) => AnyTensor::Codes(Arc::new(codes), device),
-        None => on_floats(call, layer, inputs.into_iter().map(AnyTensor::decoded).collect()),
+        None => on_floats(call, layers, inputs.into_iter().map(AnyTensor::decoded).collect()),
     }
 }
 
@@ -70,7 +72,7 @@ fn code_grid(grid: FixedGrid) -> Option<CodeGrid> {
 fn on_codes(
     call: &FixedCall,
     grid: CodeGrid,
-    layer: Option<&GraphLayer>,
+    layers: &[&GraphLayer],
     inputs: &[AnyTensor],
 ) -> Option<(ImageCodes, burn::tensor::Device)> {
     let level = active_level();
@@ -85,10 +87,13 @@ fn on_codes(
         Some(ElementFunction::Relu) => [grid.zero, 255],
         Some(_) => [grid.zero, grid.code(6.0)],
     };
-    let found = match (&call.kind, layer, &inputs[1..]) {
-        (FixedKind::Conv { zeros, .. }, Some(GraphLayer::Conv2d(conv)), bias) => {
+    let found = match (&call.kind, layers, &inputs[1..]) {
+        (FixedKind::Conv { zeros, .. }, [GraphLayer::Conv2d(conv), GraphLayer::BatchNorm(norm)], []) => {
+            conv.forward_codes(x, *zeros, After::Norm(norm), (grid, bounds))?
+        }
+        (FixedKind::Conv { zeros, .. }, [GraphLayer::Conv2d(conv)], bias) => {
             let bias = bias.first().map(|bias| bias.to_f32("a bias").unwrap_or_else(|error| panic!("{error}")));
-            conv.forward_codes(x, *zeros, bias.as_deref(), (grid, bounds))?
+            conv.forward_codes(x, *zeros, bias.as_deref().map_or(After::Nothing, After::Bias), (grid, bounds))?
         }
         (FixedKind::Add, _, [AnyTensor::Codes(y, _)]) if x.dims == y.dims => x.add(level, y, grid, bounds),
         (FixedKind::Join, _, others) => {
@@ -110,7 +115,7 @@ fn pool_shape(window: &PoolWindow, n_channels: usize) -> Option<Conv2dShape> {
     Some(Conv2dShape { stride: pair(&window.stride)?, padding, ..shape })
 }
 
-fn on_floats(call: &FixedCall, layer: Option<&GraphLayer>, inputs: Vec<AnyTensor>) -> AnyTensor {
+fn on_floats(call: &FixedCall, layers: &[&GraphLayer], inputs: Vec<AnyTensor>) -> AnyTensor {
     let mut inputs = inputs.into_iter();
     let mut next = || inputs.next().expect("an input");
     let x = next();
@@ -119,9 +124,12 @@ fn on_floats(call: &FixedCall, layer: Option<&GraphLayer>, inputs: Vec<AnyTensor
         FixedKind::Conv { zeros, .. } => {
             let [before, after] = [0, 1].map(|side| [0, 0, zeros[0][side], zeros[1][side]]);
             let x = if zeros.iter().flatten().any(|n| *n > 0) { pad(x, &before, &after) } else { x };
-            let y: AnyTensor = match layer {
-                Some(GraphLayer::Conv2d(conv)) => conv.forward(x.four()).into(),
-                Some(GraphLayer::Conv1d(conv)) => conv.forward(x.three()).into(),
+            let y: AnyTensor = match layers {
+                [GraphLayer::Conv2d(conv), GraphLayer::BatchNorm(norm)] => {
+                    conv.forward_norm(x.four(), norm, Then::Nothing).into()
+                }
+                [GraphLayer::Conv2d(conv)] => conv.forward(x.four()).into(),
+                [GraphLayer::Conv1d(conv)] => conv.forward(x.three()).into(),
                 other => panic!("found {other:?}, expected a convolution"),
             };
             match inputs.next() {

@@ -6,7 +6,7 @@
 //! | linear, function, linear | [`GraphCall::FeedForward`] |
 //! | other linear layers of one input | [`GraphCall::Linears`] |
 //! | sum of two values, layer norm | [`GraphCall::AddNorm`] |
-//! | convolution and bias, sum, concatenation or pool, then possibly ReLU or ReLU6, then rounding to a grid | [`GraphCall::Fixed`] |
+//! | convolution and bias or batch norm, sum, concatenation or pool, then possibly ReLU or ReLU6, then rounding to a grid | [`GraphCall::Fixed`] |
 //! | convolution, batch norm, and possibly ReLU, or a sum with a shortcut and ReLU | [`GraphCall::ConvNorm`] |
 //!
 //! A value that a later step or the caller uses is never fused away.
@@ -145,12 +145,14 @@ impl Fusing {
     fn rounded(&self, rounding: &GraphStep, grid: FixedGrid) -> (GraphStep, Vec<usize>) {
         let (mut replaced, mut source) = (Vec::new(), rounding.inputs[0]);
         let mut function = None;
-        if let Some((index, step)) = self.sole(&source)
-            && let GraphCall::Function(known @ (ElementFunction::Relu | ElementFunction::Relu6)) = step.call
-        {
-            function = Some(known);
-            replaced.push(index);
-            source = step.inputs[0];
+        if let Some((index, step)) = self.sole(&source) {
+            if let GraphCall::Function(known @ (ElementFunction::Relu | ElementFunction::Relu6)) = step.call {
+                function = Some(known);
+                replaced.push(index);
+                source = step.inputs[0];
+            } else if let GraphCall::ConvNorm { then: AfterNorm::Relu, .. } = step.call {
+                function = Some(ElementFunction::Relu);
+            }
         }
         let (kind, inputs) = match self.fixed_kind(&source) {
             Some((kind, inputs, others)) => {
@@ -168,7 +170,7 @@ impl Fusing {
         let are_values = step.inputs.iter().all(|input| value_of(input).is_some());
         let known = |kind| Some((kind, step.inputs.clone(), vec![index]));
         match &step.call {
-            GraphCall::Conv(_) => self.fixed_conv(source, None),
+            GraphCall::Conv(_) | GraphCall::ConvNorm { .. } => self.fixed_conv(source, None),
             GraphCall::Function(ElementFunction::Add) => match step.inputs.as_slice() {
                 [product, bias @ StepInput::Constant(_)] => {
                     let (kind, inputs, mut replaced) = self.fixed_conv(product, Some(*bias))?;
@@ -197,7 +199,13 @@ impl Fusing {
         bias: Option<StepInput>,
     ) -> Option<(FixedKind, Vec<StepInput>, Vec<usize>)> {
         let (index, conv) = self.sole(source)?;
-        let GraphCall::Conv(layer) = conv.call else { return None };
+        let (layer, norm) = match conv.call {
+            GraphCall::Conv(layer) => (layer, None),
+            GraphCall::ConvNorm { conv, norm, then: AfterNorm::Nothing | AfterNorm::Relu } if bias.is_none() => {
+                (conv, Some(norm))
+            }
+            _ => return None,
+        };
         let (mut zeros, mut x, mut replaced) = ([[0; 2]; 2], conv.inputs[0], vec![index]);
         if let Some((at_pad, pad)) = self.sole(&x)
             && let GraphCall::Primitive(Primitive::Pad { before, after }) = &pad.call
@@ -207,7 +215,7 @@ impl Fusing {
             x = pad.inputs[0];
             replaced.push(at_pad);
         }
-        Some((FixedKind::Conv { layer, zeros }, std::iter::once(x).chain(bias).collect(), replaced))
+        Some((FixedKind::Conv { layer, norm, zeros }, std::iter::once(x).chain(bias).collect(), replaced))
     }
 
     /// Fuses a ReLU with the convolution and norm before it, or with their sum with a shortcut.

@@ -44,7 +44,13 @@ pub(super) fn apply_primitive(primitive: &Primitive, mut inputs: Vec<AnyTensor>)
 /// Rounds each element to a grid.
 pub(super) fn fake_quantized<const D: usize>(x: Tensor<D>, grid: FixedGrid) -> Tensor<D> {
     let [low, high] = grid.codes.map(|code| f64::from(code - grid.zero));
-    (x / grid.scale).round().clamp(low, high) * grid.scale
+    if !x.is_autodiff() {
+        return (x / grid.scale).round().clamp(low, high) * grid.scale;
+    }
+    // Gradients pass straight through the rounding, and are 0 outside of the range.
+    let steps = (x / grid.scale).clamp(low, high);
+    let plain = steps.clone().without_autodiff();
+    ((steps - plain.clone()) + plain.round()) * grid.scale
 }
 
 /// Returns the indices of the largest or smallest elements along an axis, from the host: the order of equal elements is

@@ -153,8 +153,8 @@ impl<'a> GraphRun<'a> {
     fn outputs(&mut self, step: &GraphStep, slots: &StepSlots) -> Vec<AnyTensor> {
         let inputs: Vec<AnyTensor> = slots.inputs.iter().map(|input| self.input(input)).collect();
         if let GraphCall::Fixed(call) = &step.call {
-            let layer = step.call.layers().first().map(|layer| self.layer(*layer));
-            return vec![fixed(call, layer, inputs)];
+            let layers: Vec<_> = step.call.layers().into_iter().map(|layer| self.layer(layer)).collect();
+            return vec![fixed(call, &layers, inputs)];
         }
         let mut inputs: Vec<AnyTensor> = inputs.into_iter().map(AnyTensor::decoded).collect();
         let outputs = match &step.call {

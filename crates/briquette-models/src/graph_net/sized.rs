@@ -6,6 +6,7 @@ use crate::fresh::Initial;
 use crate::student_config::{Smaller, keep_layers, with_sizes};
 use briquette_core::{DType, Error, Result};
 use briquette_formats::TensorInfo;
+use briquette_graph::fixed_values::FixedGrids;
 use briquette_graph::resize::{is_size, resized};
 use briquette_graph::{Config, Family, Headers, Task, TensorShapes, family_of};
 use briquette_nn::NameMap;
@@ -117,7 +118,14 @@ impl GraphNet {
         let words = config.get("vocab_size").and_then(Value::as_u64).unwrap_or_default() as usize;
         let usual_padding = (family.task == Task::Encoder).then_some(0);
         let initial = Initial::of(family.fresh, config, words, usual_padding)?;
-        Self::of_headers(family, &Headers::new(&tensors, None), &parsed(config)?, initial, device).map_err(as_student)
+        Self::of_headers(
+            family,
+            &Headers::new(&tensors, None),
+            &parsed(config)?,
+            (initial, &FixedGrids::default()),
+            device,
+        )
+        .map_err(as_student)
     }
 }
 

@@ -84,7 +84,9 @@ impl GraphCall {
             Self::FeedForward(layers, _) => layers.to_vec(),
             Self::Linears(layers) => layers.clone(),
             Self::ConvNorm { conv, norm, .. } => vec![*conv, *norm],
-            Self::Fixed(FixedCall { kind: FixedKind::Conv { layer, .. }, .. }) => vec![*layer],
+            Self::Fixed(FixedCall { kind: FixedKind::Conv { layer, norm, .. }, .. }) => {
+                [*layer].into_iter().chain(*norm).collect()
+            }
             _ => Vec::new(),
         }
     }

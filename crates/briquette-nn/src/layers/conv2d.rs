@@ -99,6 +99,17 @@ pub enum Then {
     AddRelu(Tensor<4>),
 }
 
+/// Operation after a convolution of codes.
+#[derive(Debug, Clone, Copy)]
+pub enum After<'a> {
+    /// Nothing.
+    Nothing,
+    /// Adds a number to each output channel.
+    Bias(&'a [f32]),
+    /// A batch norm with running statistics.
+    Norm(&'a BatchNorm),
+}
+
 impl Conv2d {
     /// Maps `[batch, channels_in, height, width]` to `[batch, channels_out, height', width']`.
     ///
@@ -114,7 +125,7 @@ impl Conv2d {
 
     /// Maps codes to codes on fixed grids, with more zeros around the images; `None` if the layer has no codes for it on the CPU.
     ///
-    /// `bias` is added to the layer's own. Outputs are codes of `grid` within `bounds`.
+    /// `more` is added to the layer's own bias, or is the batch norm of the outputs. Outputs are codes of `grid` within `bounds`.
     ///
     /// # Panics
     /// If the number of input channels or of summands differs.
@@ -122,7 +133,7 @@ impl Conv2d {
         &self,
         x: &ImageCodes,
         zeros: [[usize; 2]; 2],
-        bias: Option<&[f32]>,
+        more: After<'_>,
         (grid, bounds): (CodeGrid, [u8; 2]),
     ) -> Option<ImageCodes> {
         let PackedWeights::Fixed(weights) = kept_on(&self.weight, &self.weight.lazy_device())? else { return None };
@@ -131,15 +142,21 @@ impl Conv2d {
         for (padding, zeros) in shape.padding.iter_mut().flatten().zip(zeros.into_iter().flatten()) {
             *padding += zeros;
         }
-        let own = self.bias.as_ref().map(|bias| bias.val().into_data().iter::<f32>().collect::<Vec<f32>>());
-        let bias = match (own, bias) {
-            (Some(mut own), Some(more)) => {
-                own.iter_mut().zip(more).for_each(|(own, more)| *own += more);
-                Some(own)
+        let own = || self.bias.as_ref().map(|bias| numbers(bias.val()));
+        let (factors, bias) = match more {
+            After::Nothing => (None, own()),
+            After::Bias(more) => {
+                let mut bias = own().unwrap_or_else(|| vec![0.0; more.len()]);
+                bias.iter_mut().zip(more).for_each(|(own, more)| *own += more);
+                (None, Some(bias))
             }
-            (own, more) => own.or_else(|| more.map(<[f32]>::to_vec)),
+            After::Norm(norm) => {
+                let (scale, shift) = self.folded(norm);
+                (Some(numbers(scale)), Some(numbers(shift)))
+            }
         };
-        compressed::fixed_conv2d(x, &weights, FixedConv2dCall { shape, bias: bias.as_deref(), grid, bounds })
+        let (factors, bias) = (factors.as_deref(), bias.as_deref());
+        compressed::fixed_conv2d(x, &weights, FixedConv2dCall { shape, factors, bias, grid, bounds })
     }
 
     /// Fake-quantizes each image to 8 bits, or each pixel of a pointwise convolution, if the layer is trained for int8
@@ -261,6 +278,10 @@ impl Conv2d {
         let shift = norm.beta.val() + offset * scale.clone();
         (scale, shift)
     }
+}
+
+fn numbers(vector: Tensor<1>) -> Vec<f32> {
+    vector.into_data().iter::<f32>().collect()
 }
 
 /// Returns height and width.

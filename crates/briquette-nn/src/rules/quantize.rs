@@ -46,8 +46,13 @@ impl Quantize {
     /// Like [`new`](Self::new), with a [`Scheme`].
     ///
     /// # Errors
-    /// Config: `glob` is not valid, or the scheme `step` lacks a step size.
+    /// Config: `glob` is not valid, the scheme `step` lacks a step size, or activations are static.
     pub fn with_scheme(glob: &str, scheme: Scheme) -> Result<Self> {
+        if scheme.activations == Activations::Static {
+            let message = "scheme: int8-static needs the ranges of activations, which `briquette compress` finds on calibration data; \
+                           use int8-dynamic here";
+            return Err(Error::config(message));
+        }
         if scheme.is_open() {
             return Err(Error::config("scheme: step has no size; give one, as in \"step0.01\""));
         }

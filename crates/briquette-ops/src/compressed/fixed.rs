@@ -11,6 +11,8 @@ use burn::tensor::{DType, Tensor};
 pub struct FixedConv2dCall<'a> {
     /// Stride, padding, dilation and channels.
     pub shape: Conv2dShape,
+    /// The factor of each output channel; 1 if absent.
+    pub factors: Option<&'a [f32]>,
     /// The summand of each output channel; 0 if absent.
     pub bias: Option<&'a [f32]>,
     /// The grid of the outputs.
@@ -24,8 +26,8 @@ pub struct FixedConv2dCall<'a> {
 /// # Panics
 /// See [`fixed_conv2d`](briquette_cpu::fixed_conv2d()).
 pub fn fixed_conv2d(x: &ImageCodes, weights: &QuantizedConv2d, call: FixedConv2dCall) -> Option<ImageCodes> {
-    let FixedConv2dCall { shape, bias, grid, bounds } = call;
-    let conv = FixedConv2d { weights: weights.placed.on_host()?, shape, bias, grid, bounds };
+    let FixedConv2dCall { shape, factors, bias, grid, bounds } = call;
+    let conv = FixedConv2d { weights: weights.placed.on_host()?, shape, factors, bias, grid, bounds };
     Some(briquette_cpu::fixed_conv2d(active_level(), x, &conv))
 }
 

@@ -3,7 +3,8 @@
 use crate::onnx_network;
 use briquette_core::{DType, Result, Role, Shape};
 use briquette_formats::{
-    Checkpoint, Draft, OutputFormat, TensorInfo, TensorSource, companions, model_config, quantization_config,
+    ActivationGrids, Checkpoint, Draft, OutputFormat, TensorInfo, TensorSource, activation_grids, companions,
+    model_config, quantization_config,
 };
 use briquette_recipe::plan::interop::Loads;
 use briquette_writer::manifest::ManifestSource;
@@ -11,15 +12,18 @@ use briquette_writer::{Plan, TensorPlan, Workers};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Writes the model's companion files and its config.
+/// Writes the model's companion files, its config, and the grids of activations.
 pub(super) fn write(
     draft: &Draft,
     plan: &Plan,
     checkpoint: &Checkpoint,
-    manifest: &ManifestSource,
+    (manifest, grids): (&ManifestSource, Option<&ActivationGrids>),
     workers: &Workers,
 ) -> Result<()> {
     companions::copy_into(draft, checkpoint, &|| workers.check_stop())?;
+    if let Some(grids) = grids {
+        draft.write_file(Path::new(activation_grids::FILE_NAME), &grids.to_bytes())?;
+    }
     if let Some(network) = network_of(plan, checkpoint)? {
         for (name, bytes) in onnx_network::files(checkpoint, network)? {
             draft.write_file(&name, &bytes)?;

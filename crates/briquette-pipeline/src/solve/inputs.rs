@@ -89,6 +89,7 @@ mod run {
     use super::super::curvature;
     use super::super::fake_quantized::Simulated;
     use super::super::found::unit_at;
+    use super::super::gathers_inputs;
     use super::super::job::{layer_of, moving};
     use super::super::layerwise::LayerwiseSolve;
     use super::super::one::Solver;
@@ -126,7 +127,8 @@ mod run {
     /// - Io: a file cannot be read or written.
     /// - Interrupted: a stop was requested.
     pub(crate) fn calibrated<'r>(recipe: &'r Recipe, scratch: &Path, options: &RunOptions) -> Result<Cow<'r, Recipe>> {
-        let Some(calibration) = &recipe.calibration else { return Ok(Cow::Borrowed(recipe)) };
+        let calibration = recipe.calibration.as_ref().filter(|_| gathers_inputs(recipe));
+        let Some(calibration) = calibration else { return Ok(Cow::Borrowed(recipe)) };
         let checkpoint = crate::open::model(recipe)?;
         let (by_block, path) = (goes_by_block(recipe, &checkpoint), scratch.join(STATISTICS));
         let looks_before = |stage: &Stage| stage.shares_by_outliers() || stage.scales_columns();

@@ -2,7 +2,9 @@
 
 use crate::parse::budget;
 use crate::parse::raw::{RawCalibration, RawData, RawMemory, RawRecipe, StageKeys};
+use crate::parse::words::one_of;
 use briquette_core::{Error, Result};
+use briquette_methods::quant::ActivationRange;
 
 /// Default number of calibration items: sentences, images or windows of text.
 pub const N_SAMPLES: usize = 512;
@@ -18,6 +20,8 @@ pub struct CalibrationRun {
     pub n_samples: usize,
     /// The seed that chooses the items.
     pub seed: u64,
+    /// How the range of each activation is chosen for static int8.
+    pub activation_range: ActivationRange,
     /// Whether Gram matrices are gathered even if no method needs them.
     pub has_gram: bool,
     /// Whether each block gets the outputs of the compressed blocks before it.
@@ -39,9 +43,9 @@ impl CalibrationRun {
     /// Config: a key is missing, invalid or without effect.
     pub(crate) fn from_raw(raw: &RawRecipe) -> Result<Option<Self>> {
         let Some(keys) = &raw.calibration else { return Ok(None) };
-        if !raw.needs_statistics() && !budget::runs_model(raw) {
+        if !raw.uses_calibration() && !budget::runs_model(raw) {
             let message = "no stage needs input statistics; choose a method that does (wanda, sparsegpt, admm, range weighted, \
-                           round gptq, reconstruct signround, column_scales), or remove the table";
+                           round gptq, reconstruct signround, column_scales, scheme int8-static), or remove the table";
             return Err(Error::config(format!("calibration: {message}")));
         }
         let Some(path) = keys.data.clone() else { return without_data(keys).map(|()| None) };
@@ -68,6 +72,7 @@ impl CalibrationRun {
             arch: raw.model.arch.clone(),
             n_samples: keys.samples.unwrap_or(N_SAMPLES),
             seed: keys.seed.unwrap_or(0),
+            activation_range: activation_range(raw, keys)?,
             has_gram: keys.gram,
             is_sequential,
             is_corrected: moves && is_sequential && corrects,
@@ -75,6 +80,16 @@ impl CalibrationRun {
             is_offloaded: memory.offload,
         }))
     }
+}
+
+/// Returns how ranges of activations are chosen.
+fn activation_range(raw: &RawRecipe, keys: &RawCalibration) -> Result<ActivationRange> {
+    let Some(name) = &keys.activation_range else { return Ok(ActivationRange::default()) };
+    if !raw.has_static_activations() {
+        let message = "only the scheme int8-static has ranges of activations; remove it";
+        return Err(Error::config(format!("calibration.activation_range: {message}")));
+    }
+    one_of("calibration.activation_range", name, &ActivationRange::NAMED)
 }
 
 /// Checks a calibration table without data: it needs a statistics file and no key of a run.
@@ -88,6 +103,7 @@ fn without_data(keys: &RawCalibration) -> Result<()> {
         ("samples", keys.samples.is_some()),
         ("max_length", keys.max_length.is_some()),
         ("seed", keys.seed.is_some()),
+        ("activation_range", keys.activation_range.is_some()),
         ("gram", keys.gram),
         ("sequential", keys.sequential.is_some()),
         ("correct", keys.correct.is_some()),

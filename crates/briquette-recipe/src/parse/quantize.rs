@@ -123,6 +123,12 @@ impl RawQuantize {
         self.column_scales == Some(true)
     }
 
+    /// Returns whether layers get static int8 activations.
+    pub(crate) fn is_static(&self) -> bool {
+        let schemes = self.overrides.iter().filter_map(|rule| rule.scheme.as_deref()).chain(self.scheme.as_deref());
+        schemes.filter_map(|name| name.parse().ok()).any(|scheme: Scheme| scheme.activations == Activations::Static)
+    }
+
     /// Returns whether weights are updated while they are rounded.
     pub(crate) fn updates_weights(&self) -> bool {
         self.round.as_deref() == Some("gptq") || self.reconstruct.is_some()
@@ -142,6 +148,10 @@ impl QuantizeStage {
     pub(crate) const ROLES: [Role; 3] = [Role::Linear, Role::Conv, Role::Embedding];
 
     pub(crate) fn from_raw(raw: &RawQuantize, calibration: Option<&RawCalibration>) -> Result<Self> {
+        if raw.is_static() && calibration.is_none_or(|keys| keys.data.is_none()) {
+            let message = "int8-static runs the model to find the ranges of activations; set calibration.data (--data)";
+            return Err(Error::config(format!("scheme: {message}")));
+        }
         let names_role = raw.roles.as_ref().is_some_and(|roles| roles.contains(&Role::Embedding));
         Ok(Self {
             names_embeddings: names_role || raw.include.is_some(),

@@ -68,7 +68,7 @@ impl Recipe {
         }
         idle.into_iter().try_for_each(|given| recipe.round_apart(given))?;
         // Data that only the sensitivity measurement used must not be calibrated on.
-        if !recipe.asked.needs_statistics() {
+        if !recipe.asked.uses_calibration() {
             (recipe.calibration, recipe.asked.calibration) = (None, None);
         }
         Ok(recipe)
@@ -92,7 +92,7 @@ impl Recipe {
                 (keys.round, keys.reconstruct) = (None, None);
             }
         }
-        if !self.asked.needs_statistics() {
+        if !self.asked.uses_calibration() {
             (self.calibration, self.asked.calibration) = (None, None);
         }
         self

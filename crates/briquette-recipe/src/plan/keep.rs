@@ -35,7 +35,11 @@ fn keep_codes(profile: OutputFormat, tensor: &mut TensorPlan, source: &StoredTen
 /// Returns an error with the reason if the format does not support these codes.
 fn holds(profile: OutputFormat, source: &StoredTensor, codes: Codes) -> Result<(), String> {
     let Some(held) = profile.held_codes() else { return Err("the format stores floats only".into()) };
-    if matches!(source.activations, Some(formats::ActivationRounding::Fixed | formats::ActivationRounding::Other)) {
+    let has_others = match source.activations {
+        Some(formats::ActivationRounding::Fixed) => !held.has_static,
+        found => found == Some(formats::ActivationRounding::Other),
+    };
+    if has_others {
         return Err("the format does not support its quantization of activations".into());
     }
     held.misfit(codes, source.axis).map_or(Ok(()), |why| Err(why.to_string()))
@@ -56,7 +60,8 @@ fn quant_of(source: &StoredTensor, codes: Codes, profile: OutputFormat) -> Optio
             Activations::DynamicSymmetric
         }
         Some(formats::ActivationRounding::Asymmetric) => Activations::DynamicAsymmetric,
-        None | Some(formats::ActivationRounding::Fixed | formats::ActivationRounding::Other) => Activations::Float,
+        Some(formats::ActivationRounding::Fixed) => Activations::Static,
+        None | Some(formats::ActivationRounding::Other) => Activations::Float,
     };
     Some(Quant { spec, activations, is_given: true })
 }

@@ -61,13 +61,23 @@ pub(in crate::simd) fn finish_rows(
     }
 }
 
+/// Loads up to 32 numbers; the others are 0.
+#[target_feature(enable = "avx512f")]
+fn padded(numbers: &[f32]) -> [__m512; 2] {
+    let mut all = [0.0; PANEL];
+    all[..numbers.len()].copy_from_slice(numbers);
+    // SAFETY: 16 of 32 elements, from 0 or 16 on.
+    [0, 16].map(|at| unsafe { _mm512_loadu_ps(all.as_ptr().add(at)) })
+}
+
 /// The epilogue of a panel whose outputs become codes.
 pub(super) struct CodeEpilogue<'a> {
     columns: &'a PanelColumns,
     mask: [u16; 2],
     /// The input's zero point times the sums of weights.
     zeros: [__m512i; 2],
-    factor: __m512,
+    factors: [__m512; 2],
+    shifts: [__m512; 2],
     low: __m512,
     high: __m512,
 }
@@ -83,7 +93,8 @@ impl<'a> CodeEpilogue<'a> {
             columns,
             mask,
             zeros: [_mm512_mullo_epi32(zero, sums[0]), _mm512_mullo_epi32(zero, sums[1])],
-            factor: _mm512_set1_ps(rounding.factor),
+            factors: padded(rounding.factors),
+            shifts: padded(rounding.shifts),
             low: _mm512_set1_ps(rounding.bounds[0]),
             high: _mm512_set1_ps(rounding.bounds[1]),
         }
@@ -101,8 +112,7 @@ impl<'a> CodeEpilogue<'a> {
                 unsafe {
                     let sums = _mm512_cvtepi32_ps(_mm512_sub_epi32(*sums, self.zeros[j]));
                     let values = _mm512_mul_ps(sums, _mm512_load_ps(columns.scales.as_ptr().add(16 * j)));
-                    let shift = _mm512_load_ps(columns.bias.as_ptr().add(16 * j));
-                    let steps = _mm512_add_ps(_mm512_mul_ps(values, self.factor), shift);
+                    let steps = _mm512_add_ps(_mm512_mul_ps(values, self.factors[j]), self.shifts[j]);
                     let rounded = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(steps, self.low), self.high));
                     _mm_mask_storeu_epi8(
                         codes.wrapping_add(16 * j).cast(),

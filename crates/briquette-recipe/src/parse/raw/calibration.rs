@@ -20,6 +20,10 @@ pub struct RawCalibration {
     /// Largest number of tokens of a text; longer texts are truncated. Default: the model's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_length: Option<usize>,
+    /// How the range of each activation is chosen for int8-static: "minmax", "percentile" (99.999 %), "mse" (the default) or
+    /// "entropy".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activation_range: Option<String>,
     /// Seed that chooses the items (0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,

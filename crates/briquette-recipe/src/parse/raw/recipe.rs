@@ -5,7 +5,7 @@ use super::calibration::RawCalibration;
 use super::data::{RawData, RawGate};
 use super::memory::RawMemory;
 use super::model::{RawModel, RawOutput};
-use super::stage::RawStage;
+use super::stage::{RawStage, StageKeys};
 use crate::parse::kind::StageKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,17 @@ impl RawRecipe {
     /// Returns whether a stage needs input statistics.
     pub fn needs_statistics(&self) -> bool {
         self.stage.iter().any(RawStage::needs_statistics)
+    }
+
+    /// Returns whether layers get static int8 activations.
+    pub fn has_static_activations(&self) -> bool {
+        let is_static = |stage: &RawStage| matches!(&stage.keys, StageKeys::Quantize(keys) if keys.is_static());
+        self.stage.iter().any(is_static)
+    }
+
+    /// Returns whether a stage runs the model on calibration data, or needs statistics of such a run.
+    pub fn uses_calibration(&self) -> bool {
+        self.needs_statistics() || self.has_static_activations()
     }
 
     /// Returns whether the recipe has a stage of this kind.

@@ -1,0 +1,115 @@
+//! `briquette-activations.json`: the fixed grids of activations of an output with static int8.
+
+use crate::{Checkpoint, json, limits};
+use briquette_core::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The name of the file.
+pub const FILE_NAME: &str = "briquette-activations.json";
+/// The version of the file.
+const VERSION: u32 = 1;
+
+/// The grid of an activation's codes from 0 to 255: `x ≈ (code − zero) · scale`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ActivationGrid {
+    /// The step between neighbouring values, an f32.
+    pub scale: f64,
+    /// The code of 0.
+    pub zero: u8,
+}
+
+/// The grids of a network's activations, by the names of values in its graph.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ActivationGrids {
+    version: u32,
+    /// The grid of each value.
+    #[serde(deserialize_with = "json::unique")]
+    pub values: BTreeMap<String, ActivationGrid>,
+}
+
+impl ActivationGrids {
+    /// Collects grids.
+    pub fn new(values: BTreeMap<String, ActivationGrid>) -> Self {
+        Self { version: VERSION, values }
+    }
+
+    /// Returns the grids as the bytes of their file.
+    ///
+    /// # Panics
+    /// Never: names and numbers are valid JSON.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec_pretty(self).expect("names and numbers");
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// Reads the grids of a checkpoint; none if its layers have no static activations.
+    ///
+    /// # Errors
+    /// - Input: the file is missing or damaged.
+    /// - Io: the file cannot be read.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
+        if checkpoint.static_weights().next().is_none() {
+            return Ok(Self::default());
+        }
+        let directory = checkpoint.model_dir();
+        let path = directory.path().join(FILE_NAME);
+        match directory.read(Path::new(FILE_NAME), limits::MAX_SMALL_BYTES)? {
+            Some(bytes) => Self::parse(&bytes, &path),
+            None => {
+                let message = "is missing, and layers have static int8 activations; copy the whole directory again";
+                Err(Error::input(message).at(path.display()))
+            }
+        }
+    }
+
+    fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
+        let found: Self = json::parse(bytes, "the list of grids", path)?;
+        if found.version > VERSION {
+            let message = format!("found version {}, expected {VERSION}; use a newer briquette", found.version);
+            return Err(Error::input(message).at(path.display()));
+        }
+        let is_bad = |grid: &ActivationGrid| !((grid.scale as f32).is_normal() && grid.scale > 0.0);
+        match found.values.iter().find(|(_, grid)| is_bad(grid)) {
+            Some((name, grid)) => {
+                let message = format!("found scale {} for {name:?}, expected a number above 0", grid.scale);
+                Err(Error::input(format!("{message}; the file is damaged")).at(path.display()))
+            }
+            None => Ok(found),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_are_read_as_they_were_written() {
+        let grid = |scale: f32, zero| ActivationGrid { scale: f64::from(scale), zero };
+        let values = BTreeMap::from([("relu".into(), grid(0.1, 0)), ("layer1.0.bn2".into(), grid(1e-30, 255))]);
+        let grids = ActivationGrids::new(values);
+        assert_eq!(ActivationGrids::parse(&grids.to_bytes(), Path::new("a.json")).unwrap(), grids);
+    }
+
+    #[test]
+    fn damaged_grids_are_refused() {
+        let file = |values: &str| format!(r#"{{"version":1,"values":{values}}}"#);
+        for (text, expected) in [
+            (file(r#"{"a":{"scale":0.0,"zero":0}}"#), "found scale 0 for \"a\", expected a number above 0"),
+            (file(r#"{"a":{"scale":-1.0,"zero":0}}"#), "found scale -1 for"),
+            (file(r#"{"a":{"scale":1e-60,"zero":0}}"#), "found scale 0"),
+            (file(r#"{"a":{"scale":1.0,"zero":256}}"#), "is not valid"),
+            (file(r#"{"a":{"scale":1.0,"zero":0},"a":{"scale":1.0,"zero":0}}"#), "occurs twice"),
+            (file("{}").replace('1', "2"), "found version 2"),
+            ("{".into(), "is not valid"),
+        ] {
+            let error = ActivationGrids::parse(text.as_bytes(), Path::new("a.json")).unwrap_err();
+            assert!(error.exit_code() == 4 && error.to_string().contains(expected), "{text}: {error}");
+        }
+    }
+}

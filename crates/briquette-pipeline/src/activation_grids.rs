@@ -1,0 +1,53 @@
+//! Fixed grids of activations for static int8, chosen from the activations of the original model over calibration data.
+
+#[cfg(feature = "model")]
+mod observe;
+
+use briquette_core::{Error, Result};
+use briquette_formats::{ActivationGrids, Checkpoint};
+use briquette_methods::quant::Activations;
+use briquette_recipe::Recipe;
+use briquette_writer::{Plan, RunOptions, TensorPlan};
+
+/// Chooses a grid for each activation that the plan's layers with static int8 need; `None` if there are no such layers.
+///
+/// Layers that the network does not use keep their float activations. Layers whose codes come from the model keep their grids.
+///
+/// # Errors
+/// - Config: the network has attention or no convolution, or the data is of another kind.
+/// - Input: the data or the model is damaged.
+/// - Refused: an activation is not finite, or is always zero.
+/// - Io and Interrupted.
+pub(crate) fn choose(
+    recipe: &Recipe,
+    plan: &mut Plan,
+    checkpoint: &Checkpoint,
+    options: &RunOptions,
+) -> Result<Option<ActivationGrids>> {
+    let is_static = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.activations == Activations::Static);
+    if !plan.tensors.iter().any(|tensor| is_static(&tensor)) {
+        return Ok(None);
+    }
+    let is_new = |tensor: &TensorPlan| tensor.quant.is_some_and(|quant| !quant.is_given);
+    let mut grids = ActivationGrids::of(checkpoint)?;
+    if plan.tensors.iter().any(|tensor| is_static(&tensor) && is_new(tensor)) {
+        let calibration = recipe.calibration.as_ref();
+        let calibration = calibration.ok_or_else(|| Error::bug("static activations without a calibration"))?;
+        grids.values.extend(new_grids(calibration, plan, checkpoint, options)?);
+    }
+    Ok(Some(grids))
+}
+
+#[cfg(feature = "model")]
+use observe::new_grids;
+
+/// Returns an error: this build cannot run models.
+#[cfg(not(feature = "model"))]
+fn new_grids(
+    _: &briquette_recipe::CalibrationRun,
+    _: &mut Plan,
+    _: &Checkpoint,
+    _: &RunOptions,
+) -> Result<std::collections::BTreeMap<String, briquette_formats::ActivationGrid>> {
+    Err(Error::lacks_feature("model", "run models").at("calibration.data"))
+}

@@ -1,0 +1,124 @@
+//! Static int8: compressed directories whose activations have fixed grids.
+#![cfg(feature = "model")]
+
+use crate::sandbox::{Sandbox, copy, repository};
+
+const DATA: &str = "digits-data.safetensors";
+const GRIDS: &str = "briquette-activations.json";
+const STATIC: &str = "--quantize int8-static --data digits-data.safetensors --samples 200 --quiet";
+
+fn digits() -> Sandbox {
+    let sandbox = Sandbox::with("digits");
+    copy(&repository().join("fixtures").join(DATA), &sandbox.path(DATA));
+    sandbox
+}
+
+fn grids(sandbox: &Sandbox, output: &str) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(sandbox.path(output).join(GRIDS)).unwrap()).unwrap()
+}
+
+fn metric(sandbox: &Sandbox, line: &str, name: &str) -> f64 {
+    sandbox.json(line)["metrics"][name].as_f64().unwrap_or_else(|| panic!("{line}: no {name}"))
+}
+
+#[test]
+fn static_outputs_keep_classes_and_are_the_same_at_any_thread_count() {
+    let sandbox = digits();
+    for threads in [1, 2] {
+        sandbox.ok(&format!("compress digits -o out{threads} {STATIC} --threads {threads}"));
+    }
+    sandbox.ok("verify out1");
+    for file in ["model.briquette.safetensors", "briquette.json", GRIDS] {
+        let [one, two] = ["out1", "out2"].map(|out| std::fs::read(sandbox.path(out).join(file)).unwrap());
+        assert_eq!(one, two, "{file}");
+    }
+    let found = grids(&sandbox, "out1");
+    let names: Vec<&str> = found["values"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert!(names.len() >= 5 && names.contains(&"images"), "{names:?}");
+    let manifest = std::fs::read_to_string(sandbox.path("out1/briquette.json")).unwrap();
+    assert!(manifest.contains("\"version\": 8") && manifest.contains("\"activations\": \"int8-static\""), "{manifest}");
+    let [own, of_floats] =
+        ["out1", "digits"].map(|model| metric(&sandbox, &format!("eval {model} --data {DATA}"), "accuracy"));
+    assert!((own - of_floats).abs() < 0.01, "{own} and {of_floats}");
+    let agreement = metric(&sandbox, &format!("eval out1 --against digits --data {DATA}"), "agreement");
+    assert!((0.98..1.0).contains(&agreement), "activations are rounded: {agreement}");
+}
+
+#[test]
+fn each_range_gives_other_grids_and_layers_may_stay_floats() {
+    let sandbox = digits();
+    let mut all = Vec::new();
+    for range in ["minmax", "percentile", "mse", "entropy"] {
+        sandbox.ok(&format!("compress digits -o {range} {STATIC} --activation-range {range}"));
+        all.push(grids(&sandbox, range)["values"].to_string());
+    }
+    all.sort();
+    all.dedup();
+    assert!(all.len() >= 3, "{all:?}");
+    sandbox.ok(&format!("compress digits -o some {STATIC} --exclude conv1.weight"));
+    let names = |out: &str| grids(&sandbox, out)["values"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert!(!names("some").contains(&"images".to_string()) && names("mse").len() > names("some").len());
+    metric(&sandbox, &format!("eval some --data {DATA}"), "accuracy");
+}
+
+#[test]
+fn other_storage_keeps_codes_and_grids() {
+    let sandbox = digits();
+    sandbox.ok(&format!("compress digits -o out {STATIC}"));
+    sandbox.ok("export out --to briquette --storage entropy -o smaller --quiet");
+    assert_eq!(grids(&sandbox, "out"), grids(&sandbox, "smaller"));
+    let eval = |out: &str| metric(&sandbox, &format!("eval {out} --against digits --data {DATA} --threads 1"), "kl");
+    assert_eq!(eval("out"), eval("smaller"));
+    sandbox.ok("export out --to dense -o dense --quiet");
+    assert!(!sandbox.path("dense").join(GRIDS).exists(), "floats have no grids");
+}
+
+#[test]
+fn residual_networks_run_on_codes_with_the_classes_of_the_original() {
+    let sandbox = Sandbox::with("models/resnet18-tiny.pth");
+    copy(&repository().join("fixtures/models/images"), &sandbox.path("images"));
+    sandbox.ok("compress resnet18-tiny.pth -o out --quantize int8-static --data images --quiet");
+    let found = grids(&sandbox, "out");
+    for value in ["images", "maxpool", "layer1.0.bn2", "layer4.1.relu", "avgpool"] {
+        assert!(found["values"].get(value).is_some(), "{value}: {found}");
+    }
+    let line = "eval out --against resnet18-tiny.pth --data images --threads 1";
+    assert!(metric(&sandbox, line, "kl") < 0.01, "{}", sandbox.json(line));
+}
+
+#[test]
+fn wrong_models_data_formats_and_files_are_refused_in_one_line() {
+    let sandbox = digits();
+    copy(&repository().join("fixtures/models/bert-tiny"), &sandbox.path("bert-tiny"));
+    copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("sentences.txt"));
+    let cases = [
+        ("compress digits -o o --quantize int8-static", 2, "--data"),
+        ("compress digits -o o --quantize int8 --data digits-data.safetensors --activation-range mse", 2, "--data"),
+        (&*format!("compress digits -o o {STATIC} --activation-range max"), 2, "expected one of minmax"),
+        (
+            "compress bert-tiny -o o --quantize int8-static --data sentences.txt",
+            2,
+            "found BERT with attention, expected",
+        ),
+        (&*format!("compress digits -o o {STATIC} --format torch"), 2, "int8-static"),
+        (&*format!("compress digits -o o {STATIC} --format compressed-tensors"), 2, "int8-static needs the format"),
+    ];
+    for (line, code, phrase) in cases {
+        sandbox.run(line).assert_fails(code, &[phrase]);
+        assert!(!sandbox.path("o").exists(), "{line}");
+    }
+    sandbox.ok(&format!("compress digits -o out {STATIC}"));
+    for (bytes, phrase) in [
+        (None, "is missing, and layers have static int8"),
+        (Some("{\"version\":1,\"values\":{\"nothing\":{\"scale\":1.0,\"zero\":0}}}"), "SHA256SUMS"),
+    ] {
+        copy(&sandbox.path("out"), &sandbox.path("bad"));
+        let path = sandbox.path("bad").join(GRIDS);
+        match bytes {
+            Some(bytes) => std::fs::write(path, bytes).unwrap(),
+            None => std::fs::remove_file(path).unwrap(),
+        }
+        sandbox.run(&format!("eval bad --data {DATA} --quiet")).assert_fails(4, &[phrase]);
+        std::fs::remove_dir_all(sandbox.path("bad")).unwrap();
+    }
+}
