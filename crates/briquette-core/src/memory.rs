@@ -30,8 +30,31 @@ pub trait MemoryMeter: Send + Sync {
     /// Returns freed memory to the system, if an allocator keeps it between blocks in use.
     fn release_freed(&self) {}
 
+    /// Keeps freed memory for later blocks, or returns it to the system again, if the allocator can. See [`KeptMemory`].
+    fn keep_freed(&self, _keeps: bool) {}
+
     /// Notes the start of a phase, such as `run models/minilm`, for meters that record a trace.
     fn begin_phase(&self, _phase: &str) {}
+}
+
+/// Freed memory is kept for later blocks while this exists.
+///
+/// A model that runs allocates blocks of the same sizes again and again. If the system maps each of them anew, it clears their pages
+/// each time, which can take longer than the model.
+pub struct KeptMemory<'a>(&'a dyn MemoryMeter);
+
+impl<'a> KeptMemory<'a> {
+    /// Begins to keep freed memory.
+    pub fn of(meter: &'a dyn MemoryMeter) -> Self {
+        meter.keep_freed(true);
+        Self(meter)
+    }
+}
+
+impl Drop for KeptMemory<'_> {
+    fn drop(&mut self) {
+        self.0.keep_freed(false);
+    }
 }
 
 /// A limit on the bytes that a meter reports, from the time when it was set.

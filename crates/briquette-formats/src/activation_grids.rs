@@ -67,6 +67,16 @@ impl ActivationGrids {
         }
     }
 
+    /// Reads the grids that a quantization-aware training wrote beside its float weights; none if there was no such training.
+    ///
+    /// # Errors
+    /// See [`of`](Self::of).
+    pub fn of_training(checkpoint: &Checkpoint) -> Result<Self> {
+        let directory = checkpoint.model_dir();
+        let found = directory.read(Path::new(FILE_NAME), limits::MAX_SMALL_BYTES)?;
+        found.map_or_else(|| Ok(Self::default()), |bytes| Self::parse(&bytes, &directory.path().join(FILE_NAME)))
+    }
+
     fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
         let found: Self = json::parse(bytes, "the list of grids", path)?;
         if found.version > VERSION {

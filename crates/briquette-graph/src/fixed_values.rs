@@ -58,10 +58,15 @@ impl FixedGrids {
     /// See [`ActivationGrids::of`].
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
         let weights = checkpoint.static_weights().map(str::to_string).collect();
+        Ok(Self::new(&ActivationGrids::of(checkpoint)?, weights))
+    }
+
+    /// Takes the grids of a file.
+    pub fn new(grids: &ActivationGrids, weights: BTreeSet<String>) -> Self {
         let grid =
-            |grid: ActivationGrid| FixedGrid { scale: grid.scale as f32, zero: grid.zero.into(), codes: [0, 255] };
-        let values = ActivationGrids::of(checkpoint)?.values.into_iter().map(|(name, found)| (name, grid(found)));
-        Ok(Self { values: values.collect(), weights })
+            |grid: &ActivationGrid| FixedGrid { scale: grid.scale as f32, zero: grid.zero.into(), codes: [0, 255] };
+        let values = grids.values.iter().map(|(name, found)| (name.clone(), grid(found)));
+        Self { values: values.collect(), weights }
     }
 
     /// Returns the graph with a node that rounds each value, for the operations that [`fixed_values`] chose it for.

@@ -39,6 +39,8 @@ pub(crate) fn choose(
 }
 
 #[cfg(feature = "model")]
+pub(crate) use observe::grids_of;
+#[cfg(feature = "model")]
 use observe::new_grids;
 
 /// Returns an error: this build cannot run models.

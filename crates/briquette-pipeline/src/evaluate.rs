@@ -71,7 +71,7 @@ mod run {
             .collect();
         options.progress.runs_on(device_meters(&device));
         options.progress.begin("evaluate", 0);
-        let found = measured(&request, &meters, options)?;
+        let found = measured((stage, &request), &meters, options)?;
         let before =
             found.reference_latency.map(|latency| figures(&latency, found.reference_memory, found.reference_held));
         Ok(EvaluationReport {
@@ -94,12 +94,18 @@ mod run {
         })
     }
 
-    fn measured(request: &Request, meters: &[&dyn MemoryMeter], options: &RunOptions) -> Result<Evaluation> {
+    fn measured(
+        (stage, request): (&Evaluate, &Request),
+        meters: &[&dyn MemoryMeter],
+        options: &RunOptions,
+    ) -> Result<Evaluation> {
         let mut after_batch = |done, total| {
             options.progress.items(done, total);
             options.stop.check()
         };
-        briquette_models::guarded(&request.device, || briquette_eval::evaluate(request, meters, &mut after_batch))
+        memory::running(options, stage.limit, &request.device, || {
+            briquette_eval::evaluate(request, meters, &mut after_batch)
+        })
     }
 
     fn request_of(stage: &Evaluate, model: &Path, reference: Option<&Path>, device: Device) -> Result<Request> {

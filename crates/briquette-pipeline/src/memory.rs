@@ -2,6 +2,8 @@
 //!
 //! The prediction is computed from headers, and checked against the limit before any work.
 
+#[cfg(feature = "model")]
+use briquette_core::memory::KeptMemory;
 use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, Result};
 use briquette_formats::Checkpoint;
@@ -179,4 +181,19 @@ mod known {
         }
         Ok(need)
     }
+}
+
+/// Runs a model on a device; known panics of the backend become errors. Without a memory limit, freed memory is kept for later values.
+///
+/// # Errors
+/// See [`guarded`](briquette_models::guarded).
+#[cfg(feature = "model")]
+pub(crate) fn running<T>(
+    options: &RunOptions,
+    limit: Option<u64>,
+    device: &burn::tensor::Device,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let _kept = limit.is_none().then(|| KeptMemory::of(options.meter.as_ref()));
+    briquette_models::guarded(device, work)
 }

@@ -176,9 +176,18 @@ unsafe impl GlobalAlloc for Counting {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allocated;
 
-/// Blocks from this size on are mapped one by one, so that they are unmapped when they are freed: glibc's initial value.
+/// Values of glibc's allocator.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-const MMAP_THRESHOLD: nix::libc::c_int = 128 * 1024;
+mod glibc {
+    use nix::libc::c_int;
+
+    /// Blocks from this size on are mapped one by one, so that they are unmapped when they are freed: the initial value.
+    pub(super) const MMAP_THRESHOLD: c_int = 128 * 1024;
+    /// The largest value, which glibc reaches when blocks of this size are freed.
+    pub(super) const LARGEST_MMAP_THRESHOLD: c_int = 32 * 1024 * 1024;
+    /// The number of blocks that may be mapped one by one: the initial value.
+    pub(super) const MMAP_MAX: c_int = 65_536;
+}
 
 impl MemoryMeter for Allocated {
     fn name(&self) -> &str {
@@ -202,15 +211,56 @@ impl MemoryMeter for Allocated {
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
         // SAFETY: the functions have no preconditions.
         unsafe {
-            nix::libc::mallopt(nix::libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD);
+            nix::libc::mallopt(nix::libc::M_MMAP_THRESHOLD, glibc::MMAP_THRESHOLD);
             nix::libc::malloc_trim(0);
         }
+    }
+
+    fn keep_freed(&self, keeps: bool) {
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        // SAFETY: the functions have no preconditions.
+        unsafe {
+            let (n_mapped, trimmed) =
+                if keeps { (0, nix::libc::c_int::MAX) } else { (glibc::MMAP_MAX, 2 * glibc::LARGEST_MMAP_THRESHOLD) };
+            nix::libc::mallopt(nix::libc::M_MMAP_MAX, n_mapped);
+            nix::libc::mallopt(nix::libc::M_TRIM_THRESHOLD, trimmed);
+            if !keeps {
+                nix::libc::mallopt(nix::libc::M_MMAP_THRESHOLD, glibc::LARGEST_MMAP_THRESHOLD);
+                nix::libc::malloc_trim(0);
+            }
+        }
+        #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+        let _ = keeps;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    use briquette::core::memory::KeptMemory;
+
+    /// Returns the number of pages that the system cleared for this thread so far.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn n_faults() -> u64 {
+        let found = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let after_name = found.rsplit(')').next().unwrap();
+        after_name.split_whitespace().nth(7).unwrap().parse().unwrap()
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn large_blocks_are_used_again_while_freed_memory_is_kept() {
+        let of_a_block = || {
+            let before = n_faults();
+            // Arenas of threads other than the first one have heaps of 64 MiB.
+            std::hint::black_box(vec![1_u8; 16 << 20]);
+            n_faults() - before
+        };
+        let (_kept, first) = (KeptMemory::of(&Allocated), of_a_block());
+        let again = of_a_block();
+        assert!(again < first / 4, "{again} of {first}");
+    }
 
     #[test]
     fn allocated_bytes_are_counted_until_they_are_freed() {

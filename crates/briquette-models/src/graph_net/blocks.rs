@@ -8,13 +8,14 @@ use crate::block_state::BlockState;
 use crate::text::last_token;
 use briquette_core::Result;
 use briquette_graph::blocks::border;
+use briquette_graph::fixed_values::FixedGrids;
 use briquette_graph::op::Composite;
 use briquette_graph::{Op, ValueId};
 use briquette_nn::NameMap;
 use briquette_ops::fused::in_parts;
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl GraphNet {
@@ -165,6 +166,26 @@ impl GraphNet {
             }
         }
         Ok((network, names))
+    }
+
+    /// Returns the same network with activations rounded to fixed grids. Gradients pass straight through the rounding.
+    ///
+    /// # Errors
+    /// Input: the network has no value with the name of a grid.
+    pub fn with_rounded_activations(self, grids: &FixedGrids) -> Result<Self> {
+        let graph = grids.apply(self.graph().clone())?;
+        let device = self.devices().into_iter().next().unwrap_or_default();
+        let (mut network, _) = Self::of_graph(graph, &device)?;
+        if let Some(outline) = Arc::get_mut(&mut network.outline) {
+            outline.max_tokens = self.outline.max_tokens;
+        }
+        let known: BTreeMap<String, GraphLayer> = self.layers.0.into_iter().collect();
+        for (path, layer) in &mut network.layers.0 {
+            if let Some(known) = known.get(path) {
+                *layer = known.clone();
+            }
+        }
+        Ok(Self { dropout: self.dropout, ..network })
     }
 
     /// Returns the hidden states after each block of the graph, also where blocks share weights.

@@ -1,13 +1,14 @@
-//! Runs the original model on calibration data, and chooses the grids of its activations.
+//! Runs a model on calibration data, and chooses the grids of its activations.
 
 use crate::arch::arch_of;
+use crate::memory::running;
 use crate::training::spec_of;
 use briquette_core::{Error, Result};
-use briquette_eval::{ObservedValue, Samples, value_ranges};
-use briquette_formats::{ActivationGrid, Checkpoint};
+use briquette_eval::{ObservedValue, Samples, ValueStatistics, value_ranges};
+use briquette_formats::{ActivationGrid, ActivationGrids, Checkpoint};
+use briquette_graph::ValueId;
 use briquette_graph::fixed_values::fixed_values;
 use briquette_graph::to_onnx::static_int8::check_convolutional;
-use briquette_graph::{Graph, ValueId};
 use briquette_methods::quant::Activations;
 use briquette_models::GraphNet;
 use briquette_recipe::CalibrationRun;
@@ -16,76 +17,129 @@ use briquette_writer::{Plan, RunOptions, TensorPlan};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Chooses the grids of all layers of the plan with static activations.
+///
+/// The grids of a quantization-aware training are kept.
 pub(super) fn new_grids(
     calibration: &CalibrationRun,
     plan: &mut Plan,
     checkpoint: &Checkpoint,
     options: &RunOptions,
 ) -> Result<BTreeMap<String, ActivationGrid>> {
-    let device = briquette_models::device(&options.device)?;
-    let arch = arch_of(calibration.arch.as_deref(), checkpoint)?;
-    let (network, _) = GraphNet::blank(arch, checkpoint, &device)?;
-    if checkpoint.network_file().is_some() {
-        let message = "found an ONNX model; use `briquette export --to onnx --quantize int8-static`";
-        return Err(Error::config(message).at("int8-static"));
+    let network = StaticNetwork::open(calibration, checkpoint, options)?;
+    float_unused(plan, &network.used_weights());
+    let weights: BTreeSet<String> =
+        plan.tensors.iter().filter(|tensor| is_static(tensor)).map(|tensor| tensor.info.name.to_string()).collect();
+    let wanted = network.values_of(&weights)?;
+    let mut known = ActivationGrids::of_training(checkpoint)?.values;
+    known.retain(|name, _| wanted.iter().any(|value| network.name(value.id) == name));
+    if known.len() == wanted.len() {
+        plan.remarks.push(format!("Static int8: the grids of {} activations are those of the training.", known.len()));
+        return Ok(known);
     }
-    let graph = network.graph();
-    check_convolutional(graph)?;
-    float_unused(plan, &layers_of(&network));
-    let is_static: BTreeSet<&str> =
-        plan.tensors.iter().filter(|tensor| is_static(tensor)).map(|tensor| tensor.info.name.as_str()).collect();
-    let mut observed: Vec<ObservedValue> = fixed_values(graph, &|name| is_static.contains(name))?
-        .into_iter()
-        .map(|fixed| ObservedValue { id: fixed.value, range_of: fixed.range_of })
-        .collect();
-    observed.retain(|value| network.computes(value.id));
-    let spec = spec_of(&calibration.data);
-    let data = spec.open(arch.task())?;
-    let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
-    options.progress.begin("calibrate", 0);
-    let mut after_batch = |done, total| {
-        options.progress.items(done, total);
-        options.stop.check()
-    };
-    let (over, range) = ((&data, &spec), calibration.activation_range);
-    let found = briquette_models::guarded(&device, || {
-        value_ranges(checkpoint, arch, &device, over, (samples, range), &observed, &mut after_batch)
-    })?;
-    let n_ranges = found.values.len();
-    plan.remarks.push(format!(
-        "Static int8: grids of {n_ranges} activations, ranges by {range} over {} images.",
-        found.n_items
-    ));
-    let grid = |(id, statistics): (ValueId, briquette_eval::ValueStatistics)| {
-        let (name, affine) = (graph.values[id.0].clone(), statistics.affine());
-        if !affine.scale.is_normal() {
-            let message = "an activation is zero for all images; use other images, or exclude its layer";
-            return Err(Error::refused(message).at(name));
+    let (grids, n_images) = network.observed(&wanted)?;
+    let range = calibration.activation_range;
+    plan.remarks
+        .push(format!("Static int8: grids of {} activations, ranges by {range} over {n_images} images.", grids.len()));
+    Ok(grids)
+}
+
+/// Chooses the grids of the layers with these weights.
+///
+/// # Errors
+/// See [`choose`](super::choose).
+pub(crate) fn grids_of(
+    weights: &BTreeSet<String>,
+    calibration: &CalibrationRun,
+    checkpoint: &Checkpoint,
+    options: &RunOptions,
+) -> Result<ActivationGrids> {
+    let network = StaticNetwork::open(calibration, checkpoint, options)?;
+    let (grids, _) = network.observed(&network.values_of(weights)?)?;
+    Ok(ActivationGrids::new(grids))
+}
+
+/// A network whose activations get grids.
+struct StaticNetwork<'a> {
+    calibration: &'a CalibrationRun,
+    checkpoint: &'a Checkpoint,
+    options: &'a RunOptions,
+    /// The network without weights.
+    blank: GraphNet,
+}
+
+impl<'a> StaticNetwork<'a> {
+    fn open(calibration: &'a CalibrationRun, checkpoint: &'a Checkpoint, options: &'a RunOptions) -> Result<Self> {
+        let device = briquette_models::device(&options.device)?;
+        let arch = arch_of(calibration.arch.as_deref(), checkpoint)?;
+        if checkpoint.network_file().is_some() {
+            let message = "int8-static: found an ONNX model; use `briquette export --to onnx --quantize int8-static`";
+            return Err(Error::config(message));
         }
-        // The zero point of codes from 0 is 128 above that of codes from -128.
-        let zero = (i16::from(affine.zero) + 128) as u8;
-        Ok((name, ActivationGrid { scale: affine.scale.into(), zero }))
-    };
-    found.values.into_iter().map(grid).collect()
+        let (blank, _) = GraphNet::blank(arch, checkpoint, &device)?;
+        check_convolutional(blank.graph())?;
+        Ok(Self { calibration, checkpoint, options, blank })
+    }
+
+    fn name(&self, value: ValueId) -> &str {
+        &self.blank.graph().values[value.0]
+    }
+
+    /// Returns the names of the weights that the network uses.
+    fn used_weights(&self) -> BTreeSet<String> {
+        let graph = self.blank.graph();
+        let is_computed = |output: &ValueId| self.blank.computes(*output);
+        let nodes = graph.nodes.iter().filter(|node| node.outputs.iter().all(is_computed));
+        nodes.flat_map(|node| node.weights()).map(|(_, weight)| graph.weights[weight.0].name.clone()).collect()
+    }
+
+    /// Returns the values that need a grid if the layers with these weights have static activations.
+    fn values_of(&self, weights: &BTreeSet<String>) -> Result<Vec<ObservedValue>> {
+        let found = fixed_values(self.blank.graph(), &|name| weights.contains(name))?;
+        let computed = found.into_iter().filter(|fixed| self.blank.computes(fixed.value));
+        Ok(computed.map(|fixed| ObservedValue { id: fixed.value, range_of: fixed.range_of }).collect())
+    }
+
+    /// Runs the network on the calibration data. Returns the grid of each value by name, and the number of images.
+    fn observed(&self, values: &[ObservedValue]) -> Result<(BTreeMap<String, ActivationGrid>, usize)> {
+        let Self { calibration, checkpoint, options, .. } = self;
+        let device = briquette_models::device(&options.device)?;
+        let arch = arch_of(calibration.arch.as_deref(), checkpoint)?;
+        let spec = spec_of(&calibration.data);
+        let data = spec.open(arch.task())?;
+        let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
+        options.progress.begin("calibrate", 0);
+        let mut after_batch = |done, total| {
+            options.progress.items(done, total);
+            options.stop.check()
+        };
+        let (over, how) = ((&data, &spec), (samples, calibration.activation_range));
+        let found = running(options, calibration.limit, &device, || {
+            value_ranges(checkpoint, arch, &device, over, how, values, &mut after_batch)
+        })?;
+        let grid = |(id, statistics): (ValueId, ValueStatistics)| {
+            let (name, affine) = (self.name(id).to_string(), statistics.affine());
+            if !affine.scale.is_normal() {
+                let message = "an activation is zero for all images; use other images, or exclude its layer";
+                return Err(Error::refused(message).at(name));
+            }
+            // The zero point of codes from 0 is 128 above that of codes from -128.
+            let zero = (i16::from(affine.zero) + 128) as u8;
+            Ok((name, ActivationGrid { scale: affine.scale.into(), zero }))
+        };
+        let grids = found.values.into_iter().map(grid).collect::<Result<_>>()?;
+        Ok((grids, found.n_items))
+    }
 }
 
 fn is_static(tensor: &TensorPlan) -> bool {
     tensor.quant.is_some_and(|quant| quant.activations == Activations::Static)
 }
 
-/// Returns the names of the weights that a network uses.
-fn layers_of(network: &GraphNet) -> BTreeSet<String> {
-    let graph: &Graph = network.graph();
-    let nodes = graph.nodes.iter().filter(|node| node.outputs.iter().all(|output| network.computes(*output)));
-    nodes.flat_map(|node| node.weights()).map(|(_, weight)| graph.weights[weight.0].name.clone()).collect()
-}
-
 /// Plans float activations for layers that the network does not use.
 fn float_unused(plan: &mut Plan, used: &BTreeSet<String>) {
     let mut shared = SharedTreatments::default();
-    for tensor in
-        plan.tensors.iter_mut().filter(|tensor| is_static(tensor) && !used.contains(tensor.info.name.as_str()))
-    {
+    let unused = |tensor: &&mut TensorPlan| is_static(tensor) && !used.contains(tensor.info.name.as_str());
+    for tensor in plan.tensors.iter_mut().filter(unused) {
         tensor.quant.iter_mut().for_each(|quant| quant.activations = Activations::Float);
         tensor.share(&mut shared);
     }

@@ -95,7 +95,7 @@ mod run {
     use super::super::one::Solver;
     use super::*;
     use crate::arch::arch_of;
-    use crate::memory::limit_of_host;
+    use crate::memory::{limit_of_host, running};
     use crate::training::spec_of;
     use briquette_core::Error;
     use briquette_eval::layerwise::{BlockPart, Room};
@@ -173,7 +173,7 @@ mod run {
             options.stop.check()
         };
         let gathering = Gathering { samples, has_gram, room };
-        let found = briquette_models::guarded(&device, || {
+        let found = running(options, calibration.limit, &device, || {
             briquette_eval::calibrate(checkpoint, arch, &device, (&data, &spec), gathering, &mut after)
         })?;
         let model = Some(briquette_formats::input_stats::fingerprint(checkpoint)?);
@@ -192,7 +192,7 @@ mod run {
         found: &mut Found<'j>,
     ) -> Result<()> {
         let device = briquette_models::device(&job.options.device)?;
-        briquette_models::guarded(&device, || {
+        running(job.options, calibration.limit, &device, || {
             let arch = arch_of(calibration.arch.as_deref(), job.checkpoint)?;
             let (spec, mut input) = (spec_of(&calibration.data), arch.input(job.checkpoint)?);
             let data = spec.open_within(arch.task(), limit_of_host(calibration.limit, job.options))?;

@@ -100,6 +100,7 @@ impl<'a> PartsRun<'a> {
             stage,
             pruned: &self.pruned,
             roles: &self.recipe.roles,
+            calibration: self.recipe.calibration.as_ref(),
             original: &self.recipe.model,
             model: &self.model,
             output: &output,

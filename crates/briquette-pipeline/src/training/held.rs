@@ -5,11 +5,12 @@ use briquette_core::{DType, Error, Result};
 use briquette_core::{Role, RoleRule};
 use briquette_distill::Rate;
 use briquette_formats::model_config::ModelFamily;
-use briquette_formats::{TensorInfo, WeightLayout};
-use briquette_methods::quant::ScaleSearch;
+use briquette_formats::{ActivationGrids, Checkpoint, TensorInfo, WeightLayout};
+use briquette_methods::quant::{Activations, ScaleSearch};
 use briquette_nn::{Compression, Kind, NameMap, Parameter, Patterns, Prune, Quantize, Schedule, parameters};
 use briquette_recipe::plan::role::RoleContext;
-use briquette_recipe::{DistillStage, Gradual, Selection, SparsityCourse};
+use briquette_recipe::{DistillStage, Gradual, Selection, SparsityCourse, Student, TrainingJob};
+use briquette_writer::RunOptions;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of steps after which scales are refitted to changed weights.
@@ -79,11 +80,46 @@ pub(crate) fn rules(
     if let Some(quantize) = &stage.quantize {
         for named in matrices().filter(|named| chooses(&quantize.selection, named)) {
             let every = Schedule::constant(0..usize::MAX).every(STEPS_PER_SCALE);
-            let scheme = quantize.scheme_for(&named.name, heads.contains(&named.name));
+            let mut scheme = quantize.scheme_for(&named.name, heads.contains(&named.name));
+            if scheme.activations == Activations::Static {
+                // The network rounds them.
+                scheme.activations = Activations::Float;
+            }
             rules = rules.quantize(Quantize::with_scheme(&at(&named.path), scheme)?.on(every));
         }
     }
     Ok(rules)
+}
+
+/// Returns the names of weights whose layers are trained with static activations.
+pub(crate) fn static_weights(stage: &DistillStage, named: &[StudentTensor]) -> BTreeSet<String> {
+    let Some(quantize) = &stage.quantize else { return BTreeSet::new() };
+    let is_static = |named: &&StudentTensor| {
+        matches!(named.role, Role::Linear | Role::Conv)
+            && quantize.selection.chooses(&named.name, named.role)
+            && quantize.scheme_for(&named.name, false).activations == Activations::Static
+    };
+    named.iter().filter(is_static).map(|named| named.name.clone()).collect()
+}
+
+/// Chooses the grids of activations from the calibration data; `None` if no layer has static activations.
+///
+/// # Errors
+/// Config: the student is smaller than its model. See [`grids_of`](crate::activation_grids::grids_of) for others.
+pub(crate) fn activation_grids(
+    job: &TrainingJob,
+    named: &[StudentTensor],
+    start: &Checkpoint,
+    options: &RunOptions,
+) -> Result<Option<ActivationGrids>> {
+    let weights = static_weights(job.stage, named);
+    let Some(calibration) = job.calibration.filter(|_| !weights.is_empty()) else { return Ok(None) };
+    if job.stage.student != Student::Same {
+        let message =
+            "int8-static trains a student of the model's own size; train the smaller student in a recipe of its own";
+        return Err(Error::config(message).at("quantization_aware"));
+    }
+    crate::activation_grids::grids_of(&weights, calibration, start, options).map(Some)
 }
 
 /// Returns the step sizes of rounded weights by path, if the stage has a rate loss.

@@ -9,7 +9,7 @@ use crate::training::watch::data_to_choose_by;
 use briquette_core::{Error, Result, shown_path};
 use briquette_distill::history::{EpochRecord, HistoryRecord, StepRecord};
 use briquette_distill::{TrainingData, TrainingOutcome};
-use briquette_formats::{limits, model_config};
+use briquette_formats::{activation_grids, limits, model_config};
 use briquette_nn::{Export, NameMap};
 use briquette_recipe::{Student, TrainingJob};
 use burn::module::Module;
@@ -124,6 +124,9 @@ pub(crate) fn write(
     if let Some(network) = onnx_network::of(&training.start)? {
         let files = onnx_network::files(&training.start, network)?;
         export = files.into_iter().fold(export, |export, (name, bytes)| export.file(name, bytes));
+    }
+    if let Some(grids) = &training.grids {
+        export = export.file(activation_grids::FILE_NAME, grids.to_bytes());
     }
     if let Some(config) = &training.config {
         export = export.file(model_config::FILE_NAME, config.clone());

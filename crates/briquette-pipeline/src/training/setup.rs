@@ -5,15 +5,17 @@ use crate::training::learner::{Inputs, Learner, text_classes};
 use crate::training::pixel_map::PixelMap;
 use crate::training::translate::{spec_of, teacher_of};
 use crate::training::{dense_module, held, settings, student};
-use briquette_core::memory::{MemoryLimit, MemoryMeter};
+use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, Result, shown_path};
 use briquette_distill::{Settings, Term, Traced, TrainingData, Wanted, n_steps, steps_of_epoch};
-use briquette_formats::Checkpoint;
+use briquette_formats::{ActivationGrids, Checkpoint};
+use briquette_graph::fixed_values::FixedGrids;
 use briquette_models::{Arch, Input, LoadedModel, ModelTask, smaller, without_dropout};
 use briquette_nn::Compression;
 use briquette_nn::layers::Linear;
 use briquette_recipe::plan::heads;
 use briquette_recipe::{DistillStage, QuantizeStage, TrainingJob};
+use briquette_writer::RunOptions;
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Tensor};
 use std::collections::BTreeSet;
@@ -36,6 +38,8 @@ pub(crate) struct TrainingSetup {
     dense: Option<Linear>,
     /// The map from the student's images to the teacher's.
     pixels: Option<PixelMap>,
+    /// The grids of activations that are rounded during the training.
+    pub(crate) grids: Option<ActivationGrids>,
     pub(crate) examples: Arc<Examples>,
     pub(crate) settings: Settings,
     /// Masks and grids that stay in place.
@@ -50,9 +54,10 @@ impl TrainingSetup {
         job: &TrainingJob,
         plain: &Device,
         n_devices: usize,
-        meter: &dyn MemoryMeter,
+        options: &RunOptions,
         limit: Option<MemoryLimit>,
     ) -> Result<Self> {
+        let meter = options.meter.as_ref();
         let stage = job.stage;
         let mut settings = settings::of(stage)?;
         let arch = stage.arch.as_deref().map(str::parse::<Arch>).transpose()?;
@@ -89,10 +94,16 @@ impl TrainingSetup {
         let dense =
             teacher.as_ref().and_then(|teacher| dense_module::layer(&settings.blend, &student, teacher, &device));
         let learner = Learner::of(&student, None);
+        let named = held::named(&learner, &student.names, job.roles)?;
+        let grids = held::activation_grids(job, &named, &start, options)?;
+        if let Some(grids) = &grids {
+            let grids = FixedGrids::new(grids, held::static_weights(stage, &named));
+            student.network = student.network.with_rounded_activations(&grids)?;
+        }
+        let learner = Learner::of(&student, None);
         let n_classes = n_classes(&learner, &student);
         meter.begin_phase("read data");
         let examples = Examples::open(&stage.data, &student, n_classes, settings.seed, limit)?;
-        let named = held::named(&learner, &student.names, job.roles)?;
         settings.frozen = held::frozen(stage, &named)?;
         let n_steps = steps_of(stage, &mut settings, examples.len(), n_devices);
         let prefix = if n_devices == 1 { "" } else { "student." };
@@ -104,7 +115,20 @@ impl TrainingSetup {
         }
         settings.settled_at = stage.gradual.as_ref().map_or(0, |gradual| gradual.steps(n_steps).end);
         let examples = Arc::new(examples);
-        Ok(Self { start, student, config, n_layers_before, teacher, dense, pixels, examples, settings, rules, n_steps })
+        Ok(Self {
+            start,
+            student,
+            config,
+            n_layers_before,
+            teacher,
+            dense,
+            pixels,
+            grids,
+            examples,
+            settings,
+            rules,
+            n_steps,
+        })
     }
 
     /// Returns the student before training. `compute` is the type in which its parameters are used.

@@ -8,7 +8,7 @@ use crate::training::setup::TrainingSetup;
 use crate::training::shown::TrainingDisplay;
 use crate::training::translate::half;
 use crate::training::watch::{Watcher, data_to_choose_by};
-use briquette_core::memory::MemoryMeter;
+use briquette_core::memory::{KeptMemory, MemoryMeter};
 use briquette_core::{Error, ErrorKind, Result};
 use briquette_distill::{
     Cached, Checkpoints, Distiller, EachStep, Fit, Frozen, Several, SharedTeacher, Teacher, Trained, TrainingData,
@@ -52,6 +52,7 @@ pub(crate) fn train(job: &TrainingJob, options: &RunOptions) -> Result<()> {
 /// Trains from the last checkpoint, or from the start.
 fn resume_or_start(job: &TrainingJob, options: &RunOptions) -> Result<()> {
     let started = Instant::now();
+    let _kept = job.stage.memory.limit.is_none().then(|| KeptMemory::of(options.meter.as_ref()));
     let plain = devices(options)?;
     options.progress.runs_on(plain.iter().flat_map(device_meters).collect());
     let of_device = peak_meter(&plain[0]);
@@ -59,7 +60,7 @@ fn resume_or_start(job: &TrainingJob, options: &RunOptions) -> Result<()> {
     let before = meter.live_bytes();
     // On a GPU, the limit is one of its memory.
     let limit = limit_of_host(job.stage.memory.limit.filter(|_| of_device.is_none()), options);
-    let training = TrainingSetup::open(job, &plain[0], plain.len(), options.meter.as_ref(), limit)?;
+    let training = TrainingSetup::open(job, &plain[0], plain.len(), options, limit)?;
     let shown = TrainingDisplay::new(options, training.settings.epochs, training.examples.len(), training.n_steps);
     let shown = Arc::new(shown);
     if training.teacher.is_some() && data_to_choose_by(&job.stage.data).is_some() {

@@ -1,5 +1,6 @@
 //! The input of a training.
 
+use crate::parse::calibration::CalibrationRun;
 use crate::parse::distill::DistillStage;
 use crate::parse::selection::Selection;
 use briquette_core::RoleRule;
@@ -14,6 +15,8 @@ pub struct TrainingJob<'a> {
     pub pruned: &'a [&'a Selection],
     /// Roles of tensors that are detected wrongly.
     pub roles: &'a [RoleRule],
+    /// The calibration run, which finds the ranges of static activations.
+    pub calibration: Option<&'a CalibrationRun>,
     /// The recipe's model, which is the teacher unless the stage sets another.
     pub original: &'a Path,
     /// The model that the earlier stages produced.

@@ -168,6 +168,11 @@ fn quantize(
         let fitted = if tensor.role == Role::Linear { fitted } else { without_columns(fitted) };
         let is_table = fitted.activations == Activations::Static && !matches!(tensor.role, Role::Linear | Role::Conv);
         let fitted = if is_table { Scheme { activations: Activations::Float, ..fitted } } else { fitted };
+        if fitted.activations == Activations::Static && held.is_none_or(|held| !held.has_static) {
+            let message =
+                "int8-static needs the format briquette; or use `briquette export --to onnx --quantize int8-static`";
+            return Err(at(Error::config(message), tensor));
+        }
         let scheme = match held {
             Some(held) => scheme_of(held, tensor, fitted).map_err(|error| at(error, tensor))?,
             None => fitted,
@@ -232,10 +237,6 @@ fn without_columns(scheme: Scheme) -> Scheme {
 /// Fits a scheme to the output format.
 fn scheme_of(held: &CodeSupport, tensor: &TensorPlan, asked: Scheme) -> Result<Scheme> {
     let spec = asked.weights;
-    if asked.activations == Activations::Static && !held.has_static {
-        let message = "int8-static needs the format briquette, or `briquette export --to onnx --quantize int8-static`";
-        return Err(Error::config(message));
-    }
     match held.misfit(spec.codes(), tensor.output_rows.axis) {
         Some(why @ Misfit::Scheme { instead, .. }) => return Err(Error::config(format!("{why}; choose {instead}"))),
         Some(why @ Misfit::Turned { .. }) => {
