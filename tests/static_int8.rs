@@ -71,6 +71,7 @@ fn other_storage_keeps_codes_and_grids() {
     assert_eq!(eval("out"), eval("smaller"));
     sandbox.ok("export out --to dense -o dense --quiet");
     assert!(!sandbox.path("dense").join(GRIDS).exists(), "floats have no grids");
+    sandbox.run("export out --to onnx -o onnx").assert_fails(4, &["export the original model"]);
 }
 
 #[test]

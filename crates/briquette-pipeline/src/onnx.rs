@@ -226,6 +226,10 @@ fn check_exportable(checkpoint: &Checkpoint) -> Result<()> {
     if checkpoint.network_file().is_some() {
         return Ok(());
     }
+    if checkpoint.static_weights().next().is_some() {
+        let message = "found static int8 activations; export the original model with --to onnx --quantize int8-static --data PATH";
+        return Err(Error::input(message));
+    }
     let headers = GraphHeaders::of(checkpoint);
     let headers = headers.headers();
     match checkpoint.tensors().iter().find(|info| headers.get(&info.name).is_none_or(|own| own.shape != info.shape)) {

@@ -4,7 +4,7 @@
 use super::image::Image;
 use super::packed::swap_inner;
 use crate::float::{Conv2dShape, on_path};
-use crate::simd;
+use crate::simd::{self, TapBlocks};
 use crate::weights::{Int8Weights, to_rows};
 #[cfg(target_arch = "x86_64")]
 use briquette_core::simd::Isa;
@@ -62,20 +62,50 @@ impl Taps {
         pixels: Range<usize>,
         values: &mut Vec<f32>,
     ) {
-        let (n, kernel, [_, out_width]) = (shape.n_out, shape.kernel, shape.out_size(image.size));
+        let n = shape.n_out;
         values.resize(pixels.len() * n, 0.0);
-        let (padding, mut sums, mut rows) = (vec![image.zero as u8; n], vec![0; n], Vec::new());
-        for (pixel, values) in pixels.zip(values.chunks_exact_mut(n)) {
-            let at = [pixel / out_width, pixel % out_width];
-            rows.clear();
-            for ky in 0..kernel[0] {
-                for kx in 0..kernel[1] {
-                    let source = shape.source(at, [ky, kx], image.size);
-                    rows.push(source.map_or(&padding[..], |source| image.pixel(source)));
-                }
-            }
-            simd::depthwise(level, &rows, &self.weights, &mut sums);
+        let mut sums = vec![0; n];
+        each_pixel(shape, image, pixels, &mut |index, taps| {
+            simd::depthwise(level, taps, &self.weights, &mut sums);
+            let values = &mut values[index * n..][..n];
             finish(level, &sums, (image.zero, image.scale), &self.sums, &self.scales, values);
-        }
+            true
+        });
     }
+}
+
+/// Convolves some pixels to codes `[pixel, channel]`. Returns false if the level has no kernel for it.
+pub(crate) fn convolve_to_codes(
+    level: SimdLevel,
+    (shape, image): (&Conv2dShape, &Image),
+    blocks: &TapBlocks,
+    pixels: Range<usize>,
+    codes: &mut [u8],
+) -> bool {
+    let n = shape.n_out;
+    each_pixel(shape, image, pixels, &mut |index, taps| {
+        simd::depthwise_to_codes(level, taps, blocks, &mut codes[index * n..][..n])
+    })
+}
+
+/// Passes the input codes of each tap of some pixels to `each`, with the index of the pixel, until it returns false.
+fn each_pixel(
+    shape: &Conv2dShape,
+    image: &Image,
+    pixels: Range<usize>,
+    each: &mut dyn FnMut(usize, &[&[u8]]) -> bool,
+) -> bool {
+    let (kernel, [_, out_width]) = (shape.kernel, shape.out_size(image.size));
+    let (padding, mut taps) = (vec![image.zero as u8; shape.n_out], Vec::new());
+    pixels.enumerate().all(|(index, pixel)| {
+        let at = [pixel / out_width, pixel % out_width];
+        taps.clear();
+        for ky in 0..kernel[0] {
+            for kx in 0..kernel[1] {
+                let source = shape.source(at, [ky, kx], image.size);
+                taps.push(source.map_or(&padding[..], |source| image.pixel(source)));
+            }
+        }
+        each(index, &taps)
+    })
 }

@@ -1,5 +1,6 @@
 //! Convolutions of codes to codes, with grids that are fixed before the network runs.
 
+use super::depthwise::convolve_to_codes;
 use super::epilogue::ConvEpilogue;
 use super::image::Image;
 use super::packed::ConvPanels;
@@ -7,8 +8,8 @@ use super::tile::PatchTile;
 use super::{Conv2dShape, How, ImageConv, PAYS, PackedConv2d, TILE};
 use crate::image_codes::{CodeGrid, ImageCodes, requantize};
 use crate::panels::threads_for;
-use crate::simd::{CodeRounding, PANEL};
-use crate::weights::Int8Weights;
+use crate::simd::{CodeRounding, PANEL, TapBlocks};
+use crate::weights::{Int8Weights, codes_of};
 use briquette_core::simd::{Isa, SimdLevel};
 
 /// A convolution of codes, and the grid of its outputs.
@@ -62,16 +63,21 @@ fn each_image<W: Int8Weights>(level: SimdLevel, x: &ImageCodes, conv: &FixedConv
     };
     let bias = |channel: usize| conv.bias.map_or(0.0, |bias| bias[channel] / conv.grid.scale);
     let shifts: Vec<f32> = (0..shape.n_out).map(|channel| bias(channel) + f32::from(conv.grid.zero)).collect();
-    let how = How::of(&shape, weights);
+    let (zero, bounds) = (x.grid.zero.into(), conv.bounds.map(f32::from));
+    let rounding = CodeRounding { factors: &factors, shifts: &shifts, zero, bounds };
+    let has_kernel = shape.is_depthwise() && matches!(level.isa(), Isa::Amx | Isa::Avx512Vnni);
+    let blocks = has_kernel.then(|| {
+        let (codes, scales) = codes_of(weights);
+        TapBlocks::new(&codes, &scales, &rounding)
+    });
+    let how = if has_kernel { How::Panels } else { How::of(&shape, weights) };
     let n_threads = threads_for(shape.depth() * n_codes, PAYS);
     for (index, y) in y.codes.chunks_exact_mut(n_codes).enumerate() {
         // The scale of the inputs is part of the factor.
         let image = Image::of_codes(x.image(index), n_channels, [height, width], (1.0, x.grid.zero.into()));
         let epilogue = ConvEpilogue::default();
         let conv_of_image = ImageConv { level, shape: &shape, weights, image: &image, how: &how, epilogue };
-        let (zero, bounds) = (x.grid.zero.into(), conv.bounds.map(f32::from));
-        let rounding = CodeRounding { factors: &factors, shifts: &shifts, zero, bounds };
-        FixedImage { conv: conv_of_image, rounding }.pixels(0, y, n_threads);
+        FixedImage { conv: conv_of_image, rounding, blocks: blocks.as_ref() }.pixels(0, y, n_threads);
     }
     y
 }
@@ -80,6 +86,8 @@ fn each_image<W: Int8Weights>(level: SimdLevel, x: &ImageCodes, conv: &FixedConv
 struct FixedImage<'a, W> {
     conv: ImageConv<'a, W>,
     rounding: CodeRounding<'a>,
+    /// The weights of a depthwise convolution, if its kernel computes codes.
+    blocks: Option<&'a TapBlocks>,
 }
 
 impl<W: Int8Weights> FixedImage<'_, W> {
@@ -102,6 +110,12 @@ impl<W: Int8Weights> FixedImage<'_, W> {
             let n = out.len() / n_out;
             let pixels = first..first + n;
             first += n;
+            if let Some(blocks) = self.blocks {
+                let input = (self.conv.shape, self.conv.image);
+                if convolve_to_codes(level, input, blocks, pixels.clone(), out) {
+                    continue;
+                }
+            }
             // Other kernels write floats first, and patches would be gathered twice.
             if self.conv.shape.groups == 1 && level.isa() == Isa::Avx512Vnni {
                 let input = (level, self.conv.shape, self.conv.image);

@@ -79,12 +79,15 @@ fn agrees(shape: Conv2dShape, n_images: usize, size: [usize; 2], seed: u64) {
 /// Convolutions of every kind, with a number of images and their height and width.
 pub(super) fn kinds() -> Vec<(Conv2dShape, usize, [usize; 2])> {
     let base = Conv2dShape::new(3, 5, [3, 3]);
+    let five = Conv2dShape { kernel: [5, 5], ..base };
     let point = Conv2dShape { kernel: [1, 1], ..base };
     vec![
         (base, 2, [6, 7]),
         (Conv2dShape { padding: [[1, 0], [2, 2]], stride: [2, 1], ..base }, 1, [7, 5]),
         (Conv2dShape { dilation: [2, 1], padding: [[2, 2], [1, 1]], ..base }, 1, [6, 6]),
         (Conv2dShape { n_in: 8, n_out: 8, groups: 8, padding: [[1; 2]; 2], ..base }, 2, [5, 5]),
+        (Conv2dShape { n_in: 150, n_out: 150, groups: 150, stride: [2, 1], padding: [[2; 2]; 2], ..five }, 1, [9, 11]),
+        (Conv2dShape { n_in: 64, n_out: 64, groups: 64, ..base }, 1, [5, 4]),
         (Conv2dShape { n_in: 6, n_out: 4, groups: 2, padding: [[1; 2]; 2], ..base }, 1, [5, 4]),
         (Conv2dShape { n_in: 4, n_out: 66, groups: 2, ..base }, 1, [5, 4]),
         (Conv2dShape { n_in: 4, n_out: 64, groups: 2, ..base }, 1, [5, 4]),

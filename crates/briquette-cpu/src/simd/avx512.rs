@@ -1,6 +1,7 @@
 //! AVX-512 with VNNI.
 #![allow(unsafe_code)]
 
+mod depthwise;
 mod epilogue;
 mod quantize;
 
@@ -9,6 +10,7 @@ use super::operands::{PANEL, PanelColumns, RowBlock};
 use super::rounded_rows::{CodeRounding, RoundedRows};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
+pub(super) use depthwise::depthwise_to_codes;
 pub(super) use epilogue::finish_rows;
 use epilogue::{CodeEpilogue, PanelEpilogue};
 pub(super) use quantize::{add_to_ranges, quantize, quantize_columns, value_range};

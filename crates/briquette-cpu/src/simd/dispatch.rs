@@ -9,6 +9,7 @@ use super::rounded_rows::CodeRounding;
 use super::row_quantizer::{RowQuantizer, ValueRange};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
+use super::tap_blocks::TapBlocks;
 use super::turn::{self, SIDE};
 use super::weight_only;
 #[cfg(target_arch = "x86_64")]
@@ -91,6 +92,24 @@ pub(crate) fn depthwise(level: SimdLevel, taps: &[&[u8]], weights: &[i32], sums:
         // SAFETY: as above.
         Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::depthwise(taps, weights, sums) },
         _ => scalar::depthwise(taps, weights, sums),
+    }
+}
+
+/// Computes the codes of one pixel of a depthwise convolution. Returns false and does nothing if the level has no kernel for it.
+///
+/// # Panics
+/// If the taps or the channels differ from those of `blocks`.
+pub(crate) fn depthwise_to_codes(level: SimdLevel, taps: &[&[u8]], blocks: &TapBlocks, codes: &mut [u8]) -> bool {
+    assert!(taps.len() == blocks.n_taps && codes.len() == blocks.n_channels, "taps and channels");
+    assert!(taps.iter().all(|tap| tap.len() == codes.len()), "codes of each channel");
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx | Isa::Avx512Vnni => {
+            // SAFETY: a level exists only if its instructions are available; the lengths were just checked.
+            unsafe { avx512::depthwise_to_codes(taps, blocks, codes) };
+            true
+        }
+        _ => false,
     }
 }
 
