@@ -87,6 +87,29 @@ fn residual_networks_run_on_codes_with_the_classes_of_the_original() {
     assert!(metric(&sandbox, line, "kl") < 0.01, "{}", sandbox.json(line));
 }
 
+#[test]
+fn convolutional_families_keep_their_outputs() {
+    for (family, n_least) in [
+        ("efficientnet_lite", 5),
+        ("mobilenet_v2", 5),
+        ("mobilenet_v2-transformers", 5),
+        ("mobilenet_v3-small", 3),
+        ("densenet", 3),
+        ("vgg_bn", 3),
+        ("resnet-basic", 3),
+    ] {
+        let sandbox = Sandbox::with(&format!("families/{family}"));
+        copy(&repository().join("fixtures/models/images"), &sandbox.path("images"));
+        let flags = "--quantize int8-static --data images --activation-range minmax --quiet";
+        sandbox.ok(&format!("compress {family} -o out {flags}"));
+        let n = grids(&sandbox, "out")["values"].as_object().unwrap().len();
+        assert!(n >= n_least, "{family}: {n}");
+        let line = format!("eval out --against {family} --data images --threads 1");
+        let cosine = metric(&sandbox, &line, "cosine");
+        assert!(cosine > 0.99, "{family}: {cosine}");
+    }
+}
+
 const TRAINED: &str = r#"
 [model]
 path = "digits"

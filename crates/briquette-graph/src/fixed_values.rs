@@ -157,7 +157,8 @@ impl<'a> Rounding<'a> {
     fn look_at(&mut self, index: usize, shapes: &[Vec<usize>]) {
         let node = &self.graph.nodes[index];
         if self.is_static_layer(node) {
-            node.values().take(1).for_each(|(_, input)| self.choose(input, input));
+            let input = node.values().next().map(|(_, input)| self.before_zeros(input));
+            input.into_iter().for_each(|input| self.choose(input, input));
             return;
         }
         let Some(is_same) = passes_codes(node) else { return };
@@ -180,6 +181,17 @@ impl<'a> Rounding<'a> {
         inputs.into_iter().for_each(|input| self.choose(input, input));
     }
 
+    /// Returns the value to which zeros are added, if the value is read once and has zeros around an image. They are on every grid.
+    fn before_zeros(&self, value: ValueId) -> ValueId {
+        let maker = self.graph.nodes.iter().find(|node| node.outputs.contains(&value));
+        let padded = maker.filter(|node| adds_zeros(node) && self.is_read_once(value));
+        padded.and_then(|node| node.values().next()).map_or(value, |(_, input)| input)
+    }
+
+    fn is_read_once(&self, value: ValueId) -> bool {
+        !self.outputs.contains(&value) && self.readers.get(&value).is_some_and(|readers| readers.len() == 1)
+    }
+
     fn choose(&mut self, value: ValueId, range_of: ValueId) {
         self.ranges.entry(value).or_insert(range_of);
     }
@@ -191,11 +203,20 @@ impl<'a> Rounding<'a> {
         matches!(weight, Some(Operand::Weight(weight)) if (self.is_static)(&self.graph.weights[weight.0].name))
     }
 
+    /// Returns whether a node only adds zeros to the input of a layer whose inputs are rounded.
+    fn pads_static_layer(&self, node: &Node) -> bool {
+        let is_read_by_layer = |reader: &usize| self.is_static_layer(&self.graph.nodes[*reader]);
+        adds_zeros(node)
+            && self.is_read_once(node.outputs[0])
+            && self.readers[&node.outputs[0]].iter().all(is_read_by_layer)
+    }
+
     /// Returns whether a node reads codes, if these values are rounded.
     fn takes_codes(&self, index: usize, is_fixed: &dyn Fn(ValueId) -> bool) -> bool {
         let node = &self.graph.nodes[index];
         let is_sum = node.op == Op::Primitive(Primitive::Elementwise(ElementFunction::Add));
         self.is_static_layer(node)
+            || self.pads_static_layer(node)
             || passes_codes(node).is_some()
                 && node.values().all(|(_, input)| is_fixed(input))
                 && self.ends_in(node.outputs[0], is_sum, is_fixed)
@@ -221,6 +242,17 @@ impl<'a> Rounding<'a> {
     }
 }
 
+/// Returns whether a node adds zeros around the height and the width of images.
+fn adds_zeros(node: &Node) -> bool {
+    match &node.op {
+        Op::Primitive(Primitive::PadSame { size, .. }) => size.len() == 2,
+        Op::Primitive(Primitive::Pad { before, after }) => {
+            [before, after].iter().all(|zeros| zeros.len() == 4 && zeros[..2] == [0, 0])
+        }
+        _ => false,
+    }
+}
+
 /// Returns whether an operation computes codes from codes: of the same grid, or (false) of its own.
 fn passes_codes(node: &Node) -> Option<bool> {
     let Op::Primitive(primitive) = &node.op else { return None };
@@ -238,7 +270,8 @@ fn passes_codes(node: &Node) -> Option<bool> {
 mod tests {
     use super::*;
     use crate::families::{Extents, build};
-    use crate::{Config, Headers};
+    use crate::op::ConvSettings;
+    use crate::{Config, GraphBuilder, Headers};
     use briquette_core::DType;
     use briquette_formats::TensorInfo;
 
@@ -312,6 +345,26 @@ mod tests {
         assert_eq!(reads("layer1.0.conv1"), ["maxpool.rounded"]);
         assert_eq!(reads("layer1.0.residual"), ["layer1.0.bn2", "maxpool"]);
         assert_eq!(reads("layer1.1.conv1"), ["layer1.0.relu"]);
+    }
+
+    #[test]
+    fn values_are_rounded_before_zeros_are_added() {
+        let tensor =
+            |name: &str, shape: &[usize]| TensorInfo::checked(name.into(), DType::F32, shape.to_vec()).unwrap();
+        let tensors = [tensor("a.weight", &[4, 3, 3, 3]), tensor("b.weight", &[4, 1, 3, 3])];
+        let headers = Headers::new(&tensors, None);
+        let mut to = GraphBuilder::new("small", &headers);
+        let x = to.input("images", &[1, 3, 8, 8]);
+        let x = to.conv("a", x, ConvSettings::square(1, 1)).unwrap();
+        let pad = Primitive::PadSame { size: vec![3; 2], stride: vec![2; 2] };
+        let x = to.node("pad", pad, &[x.into()]);
+        let y = to.conv("b", x, ConvSettings::square(2, 0).with_groups(4)).unwrap();
+        let graph = to.finish(&[y]);
+        let found = fixed_values(&graph, &|_| true).unwrap();
+        assert_eq!(names(&graph, &found).into_keys().collect::<Vec<_>>(), ["a", "images"]);
+        let rounded = with_fixed_grids(graph.clone(), &grids(&graph, &found), &|_| true).unwrap();
+        let pad = rounded.nodes.iter().find(|node| node.name == "pad").unwrap();
+        assert_eq!(rounded.values[pad.values().next().unwrap().1.0], "a.rounded");
     }
 
     #[test]

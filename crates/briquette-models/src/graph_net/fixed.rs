@@ -6,7 +6,7 @@ use super::primitives::fake_quantized;
 use super::value::{AnyTensor, BinaryFunction, with_tensor};
 use crate::layers::{After, Then};
 use briquette_cpu::{Conv2dShape, active_level};
-use briquette_graph::op::{ElementFunction, FixedGrid, PoolWindow, Reduction};
+use briquette_graph::op::{ElementFunction, FixedGrid, PoolWindow, Reduction, same_zeros};
 use briquette_ops::compressed::{CodeGrid, ImageCodes, image_codes};
 use std::sync::Arc;
 
@@ -19,6 +19,28 @@ pub(super) struct FixedCall {
     pub(super) grid: FixedGrid,
 }
 
+/// Zeros before and after the height and the width of an image.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum ConvZeros {
+    Given([[usize; 2]; 2]),
+    /// As many as a window needs: see [`Primitive::PadSame`](briquette_graph::op::Primitive::PadSame).
+    Same {
+        size: [usize; 2],
+        stride: [usize; 2],
+    },
+}
+
+impl ConvZeros {
+    /// Returns the zeros of an image of this height and width.
+    fn of(self, extents: [usize; 2]) -> [[usize; 2]; 2] {
+        match self {
+            Self::Given(zeros) => zeros,
+            Self::Same { size, stride } => [0, 1]
+                .map(|axis| same_zeros(extents[axis], size[axis], stride[axis]).expect("a window that fits the image")),
+        }
+    }
+}
+
 /// What is computed before the rounding.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum FixedKind {
@@ -26,7 +48,7 @@ pub(super) enum FixedKind {
     Same,
     /// A convolution of a layer, with zeros added before and after height and width. A second input is its bias; without one, a batch
     /// norm may follow.
-    Conv { layer: usize, norm: Option<usize>, zeros: [[usize; 2]; 2] },
+    Conv { layer: usize, norm: Option<usize>, zeros: ConvZeros },
     /// The sum of two images.
     Add,
     /// The inputs, joined along their channels.
@@ -89,11 +111,12 @@ fn on_codes(
     };
     let found = match (&call.kind, layers, &inputs[1..]) {
         (FixedKind::Conv { zeros, .. }, [GraphLayer::Conv2d(conv), GraphLayer::BatchNorm(norm)], []) => {
-            conv.forward_codes(x, *zeros, After::Norm(norm), (grid, bounds))?
+            conv.forward_codes(x, zeros.of([x.dims[2], x.dims[3]]), After::Norm(norm), (grid, bounds))?
         }
         (FixedKind::Conv { zeros, .. }, [GraphLayer::Conv2d(conv)], bias) => {
             let bias = bias.first().map(|bias| bias.to_f32("a bias").unwrap_or_else(|error| panic!("{error}")));
-            conv.forward_codes(x, *zeros, bias.as_deref().map_or(After::Nothing, After::Bias), (grid, bounds))?
+            let bias = bias.as_deref().map_or(After::Nothing, After::Bias);
+            conv.forward_codes(x, zeros.of([x.dims[2], x.dims[3]]), bias, (grid, bounds))?
         }
         (FixedKind::Add, _, [AnyTensor::Codes(y, _)]) if x.dims == y.dims => x.add(level, y, grid, bounds),
         (FixedKind::Join, _, others) => {
@@ -122,6 +145,10 @@ fn on_floats(call: &FixedCall, layers: &[&GraphLayer], inputs: Vec<AnyTensor>) -
     let found = match &call.kind {
         FixedKind::Same => x,
         FixedKind::Conv { zeros, .. } => {
+            let zeros = match x.dims().as_slice() {
+                [.., height, width] => zeros.of([*height, *width]),
+                _ => [[0; 2]; 2],
+            };
             let [before, after] = [0, 1].map(|side| [0, 0, zeros[0][side], zeros[1][side]]);
             let x = if zeros.iter().flatten().any(|n| *n > 0) { pad(x, &before, &after) } else { x };
             let y: AnyTensor = match layers {

@@ -11,7 +11,7 @@
 //!
 //! A value that a later step or the caller uses is never fused away.
 
-use super::fixed::{FixedCall, FixedKind};
+use super::fixed::{ConvZeros, FixedCall, FixedKind};
 use super::steps::{AfterNorm, GraphCall, GraphStep, StepInput};
 use briquette_graph::ValueId;
 use briquette_graph::op::{ElementFunction, FixedGrid, Primitive, Reduction};
@@ -206,12 +206,11 @@ impl Fusing {
             }
             _ => return None,
         };
-        let (mut zeros, mut x, mut replaced) = ([[0; 2]; 2], conv.inputs[0], vec![index]);
+        let (mut zeros, mut x, mut replaced) = (ConvZeros::Given([[0; 2]; 2]), conv.inputs[0], vec![index]);
         if let Some((at_pad, pad)) = self.sole(&x)
-            && let GraphCall::Primitive(Primitive::Pad { before, after }) = &pad.call
-            && let ([0, 0, top, left], [0, 0, bottom, right]) = (before.as_slice(), after.as_slice())
+            && let Some(around) = zeros_of(&pad.call)
         {
-            zeros = [[*top, *bottom], [*left, *right]];
+            zeros = around;
             x = pad.inputs[0];
             replaced.push(at_pad);
         }
@@ -234,6 +233,21 @@ impl Fusing {
         let call = GraphCall::ConvNorm { conv, norm, then: AfterNorm::AddRelu };
         let inputs = vec![step.inputs[0], shortcut];
         Some((fused_step(call, inputs, relu), vec![at_conv, at_before]))
+    }
+}
+
+/// Returns the zeros that a step adds around images.
+fn zeros_of(call: &GraphCall) -> Option<ConvZeros> {
+    match call {
+        GraphCall::Primitive(Primitive::Pad { before, after }) => match (before.as_slice(), after.as_slice()) {
+            ([0, 0, top, left], [0, 0, bottom, right]) => Some(ConvZeros::Given([[*top, *bottom], [*left, *right]])),
+            _ => None,
+        },
+        GraphCall::Primitive(Primitive::PadSame { size, stride }) => {
+            let pair = |list: &[usize]| <[usize; 2]>::try_from(list).ok();
+            Some(ConvZeros::Same { size: pair(size)?, stride: pair(stride)? })
+        }
+        _ => None,
     }
 }
 
