@@ -111,18 +111,10 @@ fn convolutional_families_keep_their_outputs() {
 }
 
 const TRAINED: &str = r#"
-[model]
-path = "digits"
-[output]
-path = "trained"
-[calibration]
-data = "digits-data.safetensors"
-samples = 200
-[data]
-train = "digits-data.safetensors"
-eval = "digits-data.safetensors"
-[memory]
-batch_size = 64
+model = { path = "digits" }
+output = { path = "trained" }
+calibration = { data = "digits-data.safetensors", samples = 200 }
+data = { train = "digits-data.safetensors", eval = "digits-data.safetensors" }
 [[stage]]
 kind = "distill"
 loss = [{ kind = "logits", weight = 0.7 }, { kind = "labels", weight = 0.3 }]

@@ -14,7 +14,7 @@ const VERSION: u32 = 1;
 /// The grid of an activation's codes from 0 to 255: `x ≈ (code − zero) · scale`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ActivationGrid {
+pub struct ValueGrid {
     /// The step between neighbouring values, an f32.
     pub scale: f64,
     /// The code of 0.
@@ -28,12 +28,12 @@ pub struct ActivationGrids {
     version: u32,
     /// The grid of each value.
     #[serde(deserialize_with = "json::unique")]
-    pub values: BTreeMap<String, ActivationGrid>,
+    pub values: BTreeMap<String, ValueGrid>,
 }
 
 impl ActivationGrids {
     /// Collects grids.
-    pub fn new(values: BTreeMap<String, ActivationGrid>) -> Self {
+    pub fn new(values: BTreeMap<String, ValueGrid>) -> Self {
         Self { version: VERSION, values }
     }
 
@@ -83,7 +83,7 @@ impl ActivationGrids {
             let message = format!("found version {}, expected {VERSION}; use a newer briquette", found.version);
             return Err(Error::input(message).at(path.display()));
         }
-        let is_bad = |grid: &ActivationGrid| !((grid.scale as f32).is_normal() && grid.scale > 0.0);
+        let is_bad = |grid: &ValueGrid| !((grid.scale as f32).is_normal() && grid.scale > 0.0);
         match found.values.iter().find(|(_, grid)| is_bad(grid)) {
             Some((name, grid)) => {
                 let message = format!("found scale {} for {name:?}, expected a number above 0", grid.scale);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn grids_are_read_as_they_were_written() {
-        let grid = |scale: f32, zero| ActivationGrid { scale: f64::from(scale), zero };
+        let grid = |scale: f32, zero| ValueGrid { scale: f64::from(scale), zero };
         let values = BTreeMap::from([("relu".into(), grid(0.1, 0)), ("layer1.0.bn2".into(), grid(1e-30, 255))]);
         let grids = ActivationGrids::new(values);
         assert_eq!(ActivationGrids::parse(&grids.to_bytes(), Path::new("a.json")).unwrap(), grids);

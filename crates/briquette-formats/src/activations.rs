@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+/// The name of activations on fixed int8 grids, which `briquette-activations.json` lists.
+pub const STATIC: &str = "int8-static";
+
 /// How activations are rounded to int8, with one scale per token, computed at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActivationRounding {

@@ -46,7 +46,7 @@ pub mod weight_layout;
 mod weights;
 mod window;
 
-pub use activation_grids::{ActivationGrid, ActivationGrids};
+pub use activation_grids::{ActivationGrids, ValueGrid};
 pub use activations::ActivationRounding;
 pub use checkpoint::{Checkpoint, Compressed, InputFormat};
 pub use choice::Choice;

@@ -1,6 +1,6 @@
 //! `briquette.json`: the coding and hash of each tensor of an output directory.
 
-use crate::quantization_config::STATIC;
+use crate::activations::STATIC;
 use crate::{InputFile, OutputFormat, json, limits};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Coding, DType, Error, Hash128, OutputAxis, Result, Shape, Storage};

@@ -2,13 +2,14 @@
 
 mod in_step;
 
+use crate::activations::STATIC;
 use crate::digests::Digests;
 use crate::io::tensor::SharedShapes;
 use crate::io::tensor_name::{SHARED_NAMES, TensorName};
 use crate::manifest_file::ManifestFile;
 use crate::output_format::CodeSupport;
 use crate::plain::PlainFiles;
-use crate::quantization_config::{ASYMMETRIC, STATIC, SYMMETRIC};
+use crate::quantization_config::{ASYMMETRIC, SYMMETRIC};
 use crate::sniff::FileKind;
 use crate::stored::{DirNumber, FoundPart, StoredDir, StoredTensor};
 use crate::{

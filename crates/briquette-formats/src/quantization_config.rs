@@ -13,8 +13,6 @@ use std::collections::BTreeSet;
 pub const SYMMETRIC: &str = "int8-dynamic-symmetric";
 /// Asymmetric int8 activations with one dynamic scale and zero point per token.
 pub const ASYMMETRIC: &str = "int8-dynamic-asymmetric";
-/// Activations on fixed int8 grids, which `briquette-activations.json` lists.
-pub const STATIC: &str = "int8-static";
 /// The version of compressed-tensors with this layout.
 const VERSION: &str = "0.15.0";
 

@@ -51,7 +51,7 @@ pub use labels::{ClassLogits, text_classes};
 pub use sizes::TensorShapes;
 
 use crate::config::Config;
-use crate::fixed_values::FixedGrids;
+use crate::fixed_values::with_grids_of;
 use crate::graph::Graph;
 use crate::graph_headers::GraphHeaders;
 use crate::headers::Headers;
@@ -347,9 +347,9 @@ pub fn graph_of(checkpoint: &Checkpoint, extents: Extents) -> Result<Option<Grap
 
 /// Builds the graph of a checkpoint on disk for inputs with named extents, which only ONNX models have. See [`graph_of`].
 fn graph_with(checkpoint: &Checkpoint, dims: &InputDims) -> Result<Option<Graph>> {
+    let at = |error: Error| error.at(briquette_core::shown_path(checkpoint.path()));
     if let Some(file) = checkpoint.network_file() {
-        let found = onnx::import(file, dims);
-        return found.map(Some).map_err(|error| error.at(briquette_core::shown_path(checkpoint.path())));
+        return onnx::import(file, dims).map(Some).map_err(at);
     }
     if let Some(name) = dims.named.keys().next() {
         let message = "only ONNX models have named extents; use --batch, --tokens and --image";
@@ -357,9 +357,7 @@ fn graph_with(checkpoint: &Checkpoint, dims: &InputDims) -> Result<Option<Graph>
     }
     let (tensors, extents) = (GraphHeaders::of(checkpoint), dims.extents);
     let built = parsed(checkpoint).and_then(|config| build(&tensors.headers(), &config, extents));
-    let fixed = |graph: Graph| FixedGrids::of(checkpoint)?.apply(graph);
-    let found = built.and_then(|graph| graph.map(fixed).transpose());
-    found.map_err(|error| error.at(briquette_core::shown_path(checkpoint.path())))
+    built.and_then(|graph| with_grids_of(checkpoint, graph)).map_err(at)
 }
 
 /// Builds the graph of a checkpoint on disk, which a family must know.

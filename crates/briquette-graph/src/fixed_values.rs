@@ -7,7 +7,7 @@
 use crate::graph::{Graph, Node, Operand, ValueId};
 use crate::op::{Composite, ElementFunction, FixedGrid, Op, Primitive, Reduction};
 use briquette_core::{Error, Result};
-use briquette_formats::{ActivationGrid, ActivationGrids, Checkpoint};
+use briquette_formats::{ActivationGrids, Checkpoint, ValueGrid};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A value that needs a fixed grid.
@@ -27,11 +27,11 @@ pub struct FixedValue {
 /// Input: see [`Graph::lower`].
 pub fn fixed_values(graph: &Graph, is_static: &dyn Fn(&str) -> bool) -> Result<Vec<FixedValue>> {
     let shapes = graph.lower()?.shapes;
-    let mut rounding = Rounding::new(graph, is_static);
+    let mut rounding = ChosenValues::new(graph, is_static);
     for index in (0..graph.nodes.len()).rev() {
         rounding.look_at(index, &shapes);
     }
-    let Rounding { ranges, .. } = rounding;
+    let ChosenValues { ranges, .. } = rounding;
     let root = |mut value: ValueId| {
         while let Some(&next) = ranges.get(&value).filter(|next| **next != value) {
             value = next;
@@ -63,8 +63,7 @@ impl FixedGrids {
 
     /// Takes the grids of a file.
     pub fn new(grids: &ActivationGrids, weights: BTreeSet<String>) -> Self {
-        let grid =
-            |grid: &ActivationGrid| FixedGrid { scale: grid.scale as f32, zero: grid.zero.into(), codes: [0, 255] };
+        let grid = |grid: &ValueGrid| FixedGrid { scale: grid.scale as f32, zero: grid.zero.into(), codes: [0, 255] };
         let values = grids.values.iter().map(|(name, found)| (name.clone(), grid(found)));
         Self { values: values.collect(), weights }
     }
@@ -81,12 +80,20 @@ impl FixedGrids {
     }
 }
 
+/// Returns the graph of a checkpoint, if there is one, with nodes that round the values for which the checkpoint has grids.
+///
+/// # Errors
+/// See [`FixedGrids::of`] and [`FixedGrids::apply`].
+pub(crate) fn with_grids_of(checkpoint: &Checkpoint, graph: Option<Graph>) -> Result<Option<Graph>> {
+    graph.map(|graph| FixedGrids::of(checkpoint)?.apply(graph)).transpose()
+}
+
 fn with_fixed_grids(
     mut graph: Graph,
     grids: &BTreeMap<String, FixedGrid>,
     is_static: &dyn Fn(&str) -> bool,
 ) -> Result<Graph> {
-    let rounding = Rounding::new(&graph, is_static);
+    let rounding = ChosenValues::new(&graph, is_static);
     let named = |name: &String| graph.values.iter().position(|value| value == name).map(ValueId);
     let mut found = BTreeMap::new();
     for (name, grid) in grids {
@@ -132,7 +139,7 @@ fn insert(graph: &mut Graph, new: Vec<(usize, Node)>) {
 }
 
 /// The values that were chosen so far.
-struct Rounding<'a> {
+struct ChosenValues<'a> {
     graph: &'a Graph,
     is_static: &'a dyn Fn(&str) -> bool,
     /// The nodes that read each value.
@@ -142,7 +149,7 @@ struct Rounding<'a> {
     ranges: BTreeMap<ValueId, ValueId>,
 }
 
-impl<'a> Rounding<'a> {
+impl<'a> ChosenValues<'a> {
     fn new(graph: &'a Graph, is_static: &'a dyn Fn(&str) -> bool) -> Self {
         let mut readers: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
         for (index, node) in graph.nodes.iter().enumerate() {

@@ -50,6 +50,6 @@ fn new_grids(
     _: &mut Plan,
     _: &Checkpoint,
     _: &RunOptions,
-) -> Result<std::collections::BTreeMap<String, briquette_formats::ActivationGrid>> {
+) -> Result<std::collections::BTreeMap<String, briquette_formats::ValueGrid>> {
     Err(Error::lacks_feature("model", "run models").at("calibration.data"))
 }

@@ -52,12 +52,7 @@ pub(crate) struct Solved<'a> {
 
 /// Returns whether any stage updates weights, or the model must run block by block for its stages.
 pub(crate) fn is_requested(recipe: &Recipe) -> bool {
-    gathers_inputs(recipe) || recipe.stages.iter().any(briquette_recipe::Stage::updates_weights)
-}
-
-/// Returns whether a calibration gathers input statistics. Ranges of static activations need none.
-fn gathers_inputs(recipe: &Recipe) -> bool {
-    recipe.calibration.is_some() && (recipe.asked.needs_statistics() || !recipe.asked.has_static_activations())
+    inputs::gathers_inputs(recipe) || recipe.stages.iter().any(briquette_recipe::Stage::updates_weights)
 }
 
 /// Updates the tensors that request error compensation, and adds the calibration's input statistics to the

@@ -14,7 +14,7 @@ use briquette_core::encoded::{Codes, Storage};
 use briquette_core::{Coding, DType, Hash128, InputStats, InputView, OutputAxis, Result, Role, Rows};
 use briquette_formats::onnx::Skeleton;
 use briquette_formats::output_format::FilePart;
-use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, limits, quantization_config};
+use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, activations, limits, quantization_config};
 use briquette_methods::prune::Score;
 use briquette_methods::quant::{Activations, ScaleSearch};
 use std::collections::BTreeMap;
@@ -260,7 +260,7 @@ impl<'a> TensorPlan<'a> {
             Activations::Float => None,
             Activations::DynamicSymmetric => Some(quantization_config::SYMMETRIC),
             Activations::DynamicAsymmetric => Some(quantization_config::ASYMMETRIC),
-            Activations::Static => Some(quantization_config::STATIC),
+            Activations::Static => Some(activations::STATIC),
         }
     }
 

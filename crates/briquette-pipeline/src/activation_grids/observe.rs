@@ -5,7 +5,7 @@ use crate::memory::running;
 use crate::training::spec_of;
 use briquette_core::{Error, Result};
 use briquette_eval::{ObservedValue, Samples, ValueStatistics, value_ranges};
-use briquette_formats::{ActivationGrid, ActivationGrids, Checkpoint};
+use briquette_formats::{ActivationGrids, Checkpoint, ValueGrid};
 use briquette_graph::ValueId;
 use briquette_graph::fixed_values::fixed_values;
 use briquette_graph::to_onnx::static_int8::check_convolutional;
@@ -24,7 +24,7 @@ pub(super) fn new_grids(
     plan: &mut Plan,
     checkpoint: &Checkpoint,
     options: &RunOptions,
-) -> Result<BTreeMap<String, ActivationGrid>> {
+) -> Result<BTreeMap<String, ValueGrid>> {
     let network = StaticNetwork::open(calibration, checkpoint, options)?;
     float_unused(plan, &network.used_weights());
     let weights: BTreeSet<String> =
@@ -100,7 +100,7 @@ impl<'a> StaticNetwork<'a> {
     }
 
     /// Runs the network on the calibration data. Returns the grid of each value by name, and the number of images.
-    fn observed(&self, values: &[ObservedValue]) -> Result<(BTreeMap<String, ActivationGrid>, usize)> {
+    fn observed(&self, values: &[ObservedValue]) -> Result<(BTreeMap<String, ValueGrid>, usize)> {
         let Self { calibration, checkpoint, options, .. } = self;
         let device = briquette_models::device(&options.device)?;
         let arch = arch_of(calibration.arch.as_deref(), checkpoint)?;
@@ -124,7 +124,7 @@ impl<'a> StaticNetwork<'a> {
             }
             // The zero point of codes from 0 is 128 above that of codes from -128.
             let zero = (i16::from(affine.zero) + 128) as u8;
-            Ok((name, ActivationGrid { scale: affine.scale.into(), zero }))
+            Ok((name, ValueGrid { scale: affine.scale.into(), zero }))
         };
         let grids = found.values.into_iter().map(grid).collect::<Result<_>>()?;
         Ok((grids, found.n_items))

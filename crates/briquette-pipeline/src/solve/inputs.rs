@@ -44,6 +44,11 @@ pub(crate) fn layers_of_original(
     Ok(layers)
 }
 
+/// Returns whether a calibration gathers input statistics. Ranges of static activations need none.
+pub(super) fn gathers_inputs(recipe: &Recipe) -> bool {
+    recipe.calibration.is_some() && (recipe.asked.needs_statistics() || !recipe.asked.has_static_activations())
+}
+
 /// The name of the file with statistics that are gathered before the plan.
 const STATISTICS: &str = "statistics.safetensors";
 
@@ -89,7 +94,6 @@ mod run {
     use super::super::curvature;
     use super::super::fake_quantized::Simulated;
     use super::super::found::unit_at;
-    use super::super::gathers_inputs;
     use super::super::job::{layer_of, moving};
     use super::super::layerwise::LayerwiseSolve;
     use super::super::one::Solver;
