@@ -14,7 +14,7 @@ use briquette_writer::{Plan, RunOptions, TensorPlan};
 /// Layers that the network does not use keep their float activations. Layers whose codes come from the model keep their grids.
 ///
 /// # Errors
-/// - Config: the network has attention or no convolution, or the data is of another kind.
+/// - Config: the network has attention or no convolution, there is no data, or it is of another kind.
 /// - Input: the data or the model is damaged.
 /// - Refused: an activation is not finite, or is always zero.
 /// - Io and Interrupted.
@@ -32,7 +32,8 @@ pub(crate) fn choose(
     let mut grids = ActivationGrids::of(checkpoint)?;
     if plan.tensors.iter().any(|tensor| is_static(&tensor) && is_new(tensor)) {
         let calibration = recipe.calibration.as_ref();
-        let calibration = calibration.ok_or_else(|| Error::bug("static activations without a calibration"))?;
+        let calibration =
+            calibration.ok_or_else(|| Error::config("calibration.data: missing; int8-static runs the model on it"))?;
         grids.values.extend(new_grids(calibration, plan, checkpoint, options)?);
     }
     Ok(Some(grids))

@@ -182,6 +182,7 @@ fn unsupported_recipes_in_memory_are_refused_in_one_line() {
         (Recipe::in_memory().quantize(only("haed.*").unwrap()), "pattern \"haed.*\" matches no tensor"),
         (int8().role(["haed.*"], Role::Other).unwrap(), "model.roles: pattern \"haed.*\" matches no tensor"),
         (int8().quantize(Scheme::INT8), "is also selected by an earlier quantize stage"),
+        (Recipe::in_memory().quantize("int8-static".parse::<Scheme>().unwrap()), "needs a run of the model on files"),
         (Recipe::in_memory(), "stage: the recipe has no stages"),
     ];
     for (recipe, expected) in cases {

@@ -5,7 +5,7 @@ use crate::parse::ranges;
 use crate::parse::words::parse_scheme;
 use briquette_core::{Error, Result};
 use briquette_methods::prune::{Ratio, SparsityPattern};
-use briquette_methods::quant::Scheme;
+use briquette_methods::quant::{Activations, Scheme};
 
 /// The recipe key of the choices.
 const KEY: &str = "budget.choices";
@@ -32,6 +32,11 @@ impl SchemeChoice {
             return Err(Error::config(format!(
                 "{KEY}: found {name:?}, expected \"step\"; set step-dynamic as the scheme of the stage"
             )));
+        }
+        if scheme.activations == Activations::Static {
+            let message =
+                "budgets do not choose static activations; use int8-static as the scheme of a stage without a budget";
+            return Err(Error::config(format!("{KEY}: {name:?}: {message}")));
         }
         let pruned = prune_keys(name)?.map(|keys| PruneStage::from_raw(&keys, None)).transpose();
         let pruned = pruned.map_err(|error| Error::config(format!("{KEY}: {name:?}: {}", error.message)))?;
@@ -86,6 +91,7 @@ mod tests {
             ("int8+a:b", "pattern: found \"a:b\""),
             ("int9+0.5", "int9"),
             ("step+0.5", "expected \"step\""),
+            ("int8-static", "budgets do not choose static activations"),
         ];
         for (name, expected) in cases {
             let error = SchemeChoice::parse(name).unwrap_err().to_string();

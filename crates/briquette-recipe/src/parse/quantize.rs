@@ -202,6 +202,12 @@ impl QuantizeStage {
         self.scheme.weights.has_columns
     }
 
+    /// Returns whether layers get static int8 activations.
+    pub fn has_static_activations(&self) -> bool {
+        let is_static = |scheme: &Scheme| scheme.activations == Activations::Static;
+        is_static(&self.scheme) || self.overrides.iter().any(|(_, scheme)| is_static(scheme))
+    }
+
     /// Returns whether some tensors have no step size yet.
     pub fn is_open(&self) -> bool {
         self.scheme.is_open() || self.overrides.iter().any(|(_, scheme)| scheme.is_open())

@@ -67,6 +67,11 @@ fn check_stages(recipe: &Recipe) -> Result<()> {
         return Err(Error::config("stage: the recipe has no stages; add prune() or quantize()"));
     }
     recipe.check_stages()?;
+    if recipe.stages.iter().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.has_static_activations())) {
+        let message =
+            "scheme: int8-static needs a run of the model on files; use `briquette compress`, or int8-dynamic";
+        return Err(Error::config(message));
+    }
     if recipe.stages.iter().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.is_open())) {
         return Err(Error::config("scheme: found step without a size; write it, as in \"step0.01\""));
     }
