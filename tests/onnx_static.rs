@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 const DATA: &str = "digits-data.safetensors";
 const EXPORT: &str = "export digits --to onnx --quantize int8-static";
 
-fn digits() -> Sandbox {
+/// Returns a sandbox with the digits network and its data.
+pub(crate) fn digits() -> Sandbox {
     let sandbox = Sandbox::with("digits");
     copy(&repository().join("fixtures").join(DATA), &sandbox.path(DATA));
     sandbox

@@ -1,17 +1,12 @@
 //! Static int8: compressed directories whose activations have fixed grids.
 #![cfg(feature = "model")]
 
+use crate::onnx_static::digits;
 use crate::sandbox::{Sandbox, copy, repository};
 
 const DATA: &str = "digits-data.safetensors";
 const GRIDS: &str = "briquette-activations.json";
 const STATIC: &str = "--quantize int8-static --data digits-data.safetensors --samples 200 --quiet";
-
-fn digits() -> Sandbox {
-    let sandbox = Sandbox::with("digits");
-    copy(&repository().join("fixtures").join(DATA), &sandbox.path(DATA));
-    sandbox
-}
 
 fn grids(sandbox: &Sandbox, output: &str) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(sandbox.path(output).join(GRIDS)).unwrap()).unwrap()

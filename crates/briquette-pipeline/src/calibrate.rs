@@ -106,7 +106,7 @@ mod run {
             options.progress.items(done, total);
             options.stop.check()
         };
-        let found = memory::running(options, limit, &device, || {
+        let found = memory::run_model(options, limit, &device, || {
             let room = Room::within(memory::limit_of_host(limit, options), parent_of(&request.output));
             let gathering = Gathering { samples, has_gram: request.has_gram, room };
             briquette_eval::calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut after_batch)

@@ -103,7 +103,7 @@ mod run {
             options.progress.items(done, total);
             options.stop.check()
         };
-        memory::running(options, stage.limit, &request.device, || {
+        memory::run_model(options, stage.limit, &request.device, || {
             briquette_eval::evaluate(request, meters, &mut after_batch)
         })
     }

@@ -188,7 +188,7 @@ mod known {
 /// # Errors
 /// See [`guarded`](briquette_models::guarded).
 #[cfg(feature = "model")]
-pub(crate) fn running<T>(
+pub(crate) fn run_model<T>(
     options: &RunOptions,
     limit: Option<u64>,
     device: &burn::tensor::Device,

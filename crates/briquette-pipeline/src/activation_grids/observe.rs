@@ -1,7 +1,7 @@
 //! Runs a model on calibration data, and chooses the grids of its activations.
 
 use crate::arch::arch_of;
-use crate::memory::running;
+use crate::memory::run_model;
 use crate::training::spec_of;
 use briquette_core::{Error, Result};
 use briquette_eval::{ObservedValue, Samples, ValueStatistics, value_ranges};
@@ -10,10 +10,11 @@ use briquette_graph::ValueId;
 use briquette_graph::fixed_values::fixed_values;
 use briquette_graph::to_onnx::static_int8::check_convolutional;
 use briquette_methods::quant::Activations;
-use briquette_models::GraphNet;
+use briquette_models::{Arch, GraphNet};
 use briquette_recipe::CalibrationRun;
 use briquette_writer::treatment::SharedTreatments;
 use briquette_writer::{Plan, RunOptions, TensorPlan};
+use burn::tensor::Device;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Chooses the grids of all layers of the plan with static activations.
@@ -63,6 +64,8 @@ struct StaticNetwork<'a> {
     calibration: &'a CalibrationRun,
     checkpoint: &'a Checkpoint,
     options: &'a RunOptions,
+    arch: Arch,
+    device: Device,
     /// The network without weights.
     blank: GraphNet,
 }
@@ -77,7 +80,7 @@ impl<'a> StaticNetwork<'a> {
         }
         let (blank, _) = GraphNet::blank(arch, checkpoint, &device)?;
         check_convolutional(blank.graph())?;
-        Ok(Self { calibration, checkpoint, options, blank })
+        Ok(Self { calibration, checkpoint, options, arch, device, blank })
     }
 
     fn name(&self, value: ValueId) -> &str {
@@ -101,9 +104,7 @@ impl<'a> StaticNetwork<'a> {
 
     /// Runs the network on the calibration data. Returns the grid of each value by name, and the number of images.
     fn observed(&self, values: &[ObservedValue]) -> Result<(BTreeMap<String, ValueGrid>, usize)> {
-        let Self { calibration, checkpoint, options, .. } = self;
-        let device = briquette_models::device(&options.device)?;
-        let arch = arch_of(calibration.arch.as_deref(), checkpoint)?;
+        let Self { calibration, checkpoint, options, arch, device, .. } = self;
         let spec = spec_of(&calibration.data);
         let data = spec.open(arch.task())?;
         let samples = Samples { n: calibration.n_samples, seed: calibration.seed };
@@ -113,8 +114,8 @@ impl<'a> StaticNetwork<'a> {
             options.stop.check()
         };
         let (over, how) = ((&data, &spec), (samples, calibration.activation_range));
-        let found = running(options, calibration.limit, &device, || {
-            value_ranges(checkpoint, arch, &device, over, how, values, &mut after_batch)
+        let found = run_model(options, calibration.limit, device, || {
+            value_ranges(checkpoint, *arch, device, over, how, values, &mut after_batch)
         })?;
         let grid = |(id, statistics): (ValueId, ValueStatistics)| {
             let (name, affine) = (self.name(id).to_string(), statistics.affine());

@@ -2,7 +2,7 @@
 
 use super::{Cost, FoundCosts, OpenTensor, REPORTED_AT, with_floor};
 use crate::arch::arch_of;
-use crate::memory::{limit_of_host, running};
+use crate::memory::{limit_of_host, run_model};
 use crate::solve::{Simulated, rows_of};
 use crate::training::spec_of;
 use briquette_core::{Affine, Error, Grid, Result, simd};
@@ -60,7 +60,7 @@ pub(super) fn gradient(
         options.progress.items(done, total);
         options.stop.check()
     };
-    let found = running(options, recipe.memory_limit, &device, || {
+    let found = run_model(options, recipe.memory_limit, &device, || {
         curvatures(checkpoint, arch, &device, (&data, &spec), (samples, room), &mut after)
     })?;
     // The mean squared error of a step size is `step²/12`, and a loss is half of the curvature times the error.
@@ -93,7 +93,7 @@ pub(super) fn measured(
     by.check(arch.task(), &data).map_err(|error| error.at("budget.loss"))?;
     options.progress.begin("measure", 0);
     let mut check_stop = |_, _| options.stop.check();
-    running(options, recipe.memory_limit, &device, || {
+    run_model(options, recipe.memory_limit, &device, || {
         let of = ModelOnData { checkpoint, arch, device: &device, over: (&data, &spec), samples, room };
         let original = Baseline::run(of, by, &mut check_stop)?;
         let unit = original.unit()?;

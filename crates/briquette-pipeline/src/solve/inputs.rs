@@ -99,7 +99,7 @@ mod run {
     use super::super::one::Solver;
     use super::*;
     use crate::arch::arch_of;
-    use crate::memory::{limit_of_host, running};
+    use crate::memory::{limit_of_host, run_model};
     use crate::training::spec_of;
     use briquette_core::Error;
     use briquette_eval::layerwise::{BlockPart, Room};
@@ -177,7 +177,7 @@ mod run {
             options.stop.check()
         };
         let gathering = Gathering { samples, has_gram, room };
-        let found = running(options, calibration.limit, &device, || {
+        let found = run_model(options, calibration.limit, &device, || {
             briquette_eval::calibrate(checkpoint, arch, &device, (&data, &spec), gathering, &mut after)
         })?;
         let model = Some(briquette_formats::input_stats::fingerprint(checkpoint)?);
@@ -196,7 +196,7 @@ mod run {
         found: &mut Found<'j>,
     ) -> Result<()> {
         let device = briquette_models::device(&job.options.device)?;
-        running(job.options, calibration.limit, &device, || {
+        run_model(job.options, calibration.limit, &device, || {
             let arch = arch_of(calibration.arch.as_deref(), job.checkpoint)?;
             let (spec, mut input) = (spec_of(&calibration.data), arch.input(job.checkpoint)?);
             let data = spec.open_within(arch.task(), limit_of_host(calibration.limit, job.options))?;

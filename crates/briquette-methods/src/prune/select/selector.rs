@@ -193,7 +193,7 @@ mod tests {
             });
             assert!(found.is_ok_and(|found| found.key > 0));
         }
-        assert!(since.elapsed().as_secs() < 5, "{:?}", since.elapsed());
+        assert!(since.elapsed().as_secs() < 20, "{:?}", since.elapsed());
     }
 
     #[test]

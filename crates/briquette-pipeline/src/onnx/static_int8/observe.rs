@@ -3,7 +3,7 @@
 use super::layer::InputChannels;
 use super::{StaticFigures, StaticInt8};
 use crate::arch::arch_of;
-use crate::memory::running;
+use crate::memory::run_model;
 use crate::training::spec_of;
 use briquette_core::{Error, Result};
 use briquette_eval::{ObservedValue, Samples, ValueStatistics, value_ranges};
@@ -55,7 +55,7 @@ pub(super) fn observed(
         options.stop.check()
     };
     let over = (&data, &spec);
-    let found = running(options, None, &device, || {
+    let found = run_model(options, None, &device, || {
         value_ranges(checkpoint, arch, &device, over, (samples, how.range), &values, &mut after_batch)
     })?;
     let range = how.range.name();
