@@ -13,6 +13,7 @@ mod dims;
 mod emitter;
 mod file_network;
 mod functions;
+mod half_floats;
 mod inputs;
 mod linear;
 mod masks;
@@ -31,6 +32,7 @@ mod weights;
 
 pub use coded_nodes::with_codes;
 pub use file_network::file_network;
+pub use half_floats::{holds_number, with_half_floats};
 pub use smaller_nodes::with_extents;
 pub use weights::{LinearForm, OnnxFloat, OnnxWeight, TableForm, WeightBytes, WeightForms};
 

@@ -2,6 +2,7 @@
 
 mod bytes;
 mod forms;
+mod half_floats;
 mod pack;
 mod quantized;
 mod static_int8;
@@ -85,7 +86,7 @@ pub struct OnnxExport {
     pub inputs: Vec<String>,
     /// Names of the outputs.
     pub outputs: Vec<String>,
-    /// Number of weights in each form: `float`, `int8`, `int8-dynamic`, `int8-static`, `blocks`.
+    /// Number of weights in each form: `float`, `f16`, `int8`, `int8-dynamic`, `int8-static`, `blocks`.
     pub weights: BTreeMap<&'static str, usize>,
     /// Number of groups of layers whose inputs are multiplied by a vector from input statistics.
     pub n_input_scales: usize,
@@ -122,7 +123,9 @@ pub fn export(request: &OnnxRequest, options: &RunOptions) -> Result<OnnxExport>
         return Err(draft.explain(at_model(Error::config(message))));
     }
     network.model.metadata.extend(metadata(&checkpoint, request)?);
-    let reader = WeightReader::new(&checkpoint, &network, request.float, codes.as_deref())?;
+    // The nodes of a file depend on its own types, and its f16 weights are named so.
+    let float = if checkpoint.network_file().is_some() { OnnxFloat::F32 } else { request.float };
+    let reader = WeightReader::new(&checkpoint, &network, float, codes.as_deref())?;
     let written = fill(&draft, &checkpoint, &network, &reader, request, options);
     let found = written.map_err(|error| draft.explain(error))?;
     draft.publish()?;
@@ -175,21 +178,21 @@ impl<'a> CodedNetwork<'a> {
         options: &RunOptions,
     ) -> Result<Self> {
         let at_model = |error: Error| error.at(shown_path(&request.model));
-        if request.float != OnnxFloat::F32 {
-            let message = "--cast: found an ONNX model, whose other nodes depend on its types; remove it";
-            return Err(Error::config(message));
-        }
         let network = |imported| file_network(file, imported, checkpoint.tensors()).map_err(at_model);
         let plain = || import_named(file, &InputDims::default()).and_then(network);
+        let cast = |network| match request.float {
+            OnnxFloat::F32 => Ok(network),
+            OnnxFloat::F16 => half_floats::cast(network, checkpoint, options).map_err(at_model),
+        };
         match &request.int8 {
             None => {
-                let network =
-                    with_codes(plain()?, &StoredForms::of(checkpoint, request.has_own_operators)?).map_err(at_model)?;
+                let forms = StoredForms::of(checkpoint, request.has_own_operators)?;
+                let network = cast(with_codes(plain()?, &forms).map_err(at_model)?)?;
                 Ok(Self { network, codes: None, calibration: None })
             }
             Some(OnnxInt8::Dynamic(how)) => {
                 let layers = QuantizedLayers::new(checkpoint, how, options)?;
-                let network = with_codes(plain()?, &layers).map_err(at_model)?;
+                let network = cast(with_codes(plain()?, &layers).map_err(at_model)?)?;
                 Ok(Self { network, codes: Some(Box::new(layers)), calibration: None })
             }
             Some(OnnxInt8::Static(how)) => {
@@ -317,6 +320,7 @@ fn counts(network: &OnnxNetwork) -> BTreeMap<&'static str, usize> {
     for weight in &network.weights {
         let form = match weight.bytes {
             WeightBytes::Stored | WeightBytes::Floats | WeightBytes::TransposedFloats => "float",
+            WeightBytes::HalfFloats => "f16",
             WeightBytes::TransposedCodes if is_dynamic => "int8-dynamic",
             WeightBytes::Codes | WeightBytes::TransposedCodes if is_static => "int8-static",
             WeightBytes::Codes | WeightBytes::TransposedCodes => "int8",

@@ -64,11 +64,14 @@ impl OnnxArgs {
         if self.operators.is_some() {
             return Err(Error::config("--operators: only `--to onnx` of a model with codes has it; remove it"));
         }
-        let flags = [("--quantize", self.quantize.is_some()), ("--cast", self.cast.is_some())];
-        match flags.into_iter().find(|(_, is_given)| *is_given) {
-            Some((flag, _)) => Err(Error::config(format!(
-                "{flag}: only `--to onnx` of a model that is not ONNX has it; use `briquette compress {flag}`"
-            ))),
+        if self.quantize.is_some() {
+            return Err(Error::config("--quantize: only `--to onnx` has it; use `briquette compress --quantize`"));
+        }
+        match self.cast.as_deref() {
+            Some("f32") => Err(Error::config(
+                "--cast f32: only `--to onnx` of a model that is not ONNX has it; remove it, or use `briquette compress --cast`",
+            )),
+            Some(_) => Err(Error::config("--cast: only `--to onnx` has it; use `briquette compress --cast`")),
             None => Ok(()),
         }
     }
@@ -146,9 +149,13 @@ pub(super) fn refuse_others(storage: Option<&str>, allow_untested: bool) -> Resu
     }
 }
 
-/// Returns whether the graph of a model is to be written as ONNX. An ONNX model is copied unless flags ask for codes.
+/// Returns whether the graph of a model is to be written as ONNX. An ONNX model is copied unless flags ask for codes or f16.
 pub(super) fn is_written_as_graph(to: &str, model: &Path, read: &ReadArgs, flags: &OnnxArgs) -> Result<bool> {
-    Ok(to == FORMAT && (flags.quantize.is_some() || !onnx::is_onnx_model(model, &read.choice())?))
+    if to != FORMAT {
+        return Ok(false);
+    }
+    let is_changed = flags.quantize.is_some() || flags.float()? == OnnxFloat::F16;
+    Ok(is_changed || !onnx::is_onnx_model(model, &read.choice())?)
 }
 
 /// Writes a model as ONNX.

@@ -2,7 +2,7 @@
 
 use super::calls::{CallScope, FunctionParts, GivenAttribute, OperatorKey, functions_with_weights, operator_of};
 use super::copy::NetworkCopy;
-use super::graph::{Attribute, AttributeValue, Node, OnnxGraph};
+use super::graph::{Attribute, AttributeValue, Node, OnnxGraph, ValueInfo};
 use super::model::Model;
 use super::skeleton::constant;
 use super::tensor::{Tensor, TensorData, string_pair};
@@ -112,7 +112,8 @@ impl CarriedReader<'_, '_> {
 
     /// Adds an input, an output, or the type of a value. Inputs with an initializer are left out: it is a constant.
     fn value(&mut self, field: u32, span: Range<u64>, is_given: &dyn Fn(&str) -> bool) -> Result<()> {
-        let name = self.first_text(span.clone())?;
+        let ValueInfo { name, data_type, .. } = ValueInfo::read(&mut self.copy.from, span.clone())?;
+        self.carried.types.extend(OnnxType::numbered(data_type).map(|dtype| (name.clone(), dtype)));
         let mut message = WireMessage::default();
         self.copy.raw(span, &mut message)?;
         let value = |name| OnnxValue {

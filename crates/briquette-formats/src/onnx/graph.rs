@@ -214,7 +214,7 @@ impl Attribute {
 }
 
 impl ValueInfo {
-    fn read(from: &mut FieldReader, span: Range<u64>) -> Result<Self> {
+    pub(super) fn read(from: &mut FieldReader, span: Range<u64>) -> Result<Self> {
         from.charge(size_of::<Self>())?;
         let (mut rest, mut found) = (span, Self::default());
         while let Some(field) = from.wire.field(&mut rest)? {

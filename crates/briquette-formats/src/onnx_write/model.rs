@@ -263,4 +263,6 @@ pub struct CarriedModel {
     pub graph_fields: Vec<u8>,
     /// Types and shapes of values, by name.
     pub values: Vec<(String, Vec<u8>)>,
+    /// Element types of inputs, outputs and values, by name, as far as the file has them.
+    pub types: BTreeMap<String, OnnxType>,
 }

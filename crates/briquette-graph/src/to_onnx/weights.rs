@@ -82,6 +82,8 @@ pub enum WeightBytes {
     Stored,
     /// The weight's floats, in the model's type.
     Floats,
+    /// The weight's floats, in f16.
+    HalfFloats,
     /// The floats of a matrix, transposed.
     TransposedFloats,
     /// int8 codes, `[out, in]`, or of a table `[rows, width]`.

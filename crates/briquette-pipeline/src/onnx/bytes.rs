@@ -53,7 +53,8 @@ impl<'a> WeightReader<'a> {
         }
         let passed = match bytes {
             WeightBytes::Stored => self.stored_elements(weight, to),
-            WeightBytes::Floats => self.floats(weight, to),
+            WeightBytes::Floats => self.floats(weight, self.float, to),
+            WeightBytes::HalfFloats => self.floats(weight, DType::F16, to),
             WeightBytes::TransposedFloats => self.transposed_floats(weight, to),
             WeightBytes::Codes => self.codes(weight, to),
             WeightBytes::TransposedCodes => self.transposed_codes(weight, to),
@@ -87,9 +88,9 @@ impl<'a> WeightReader<'a> {
         self.pieces(index, info, &mut |bytes| to(bytes))
     }
 
-    fn floats(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
+    fn floats(&self, weight: WeightId, float: DType, to: &mut ByteSink) -> Result<()> {
         let (index, info) = self.tensor(weight);
-        self.pieces(index, info, &mut |bytes| to(&self.converted(bytes, info.dtype)?))
+        self.pieces(index, info, &mut |bytes| to(&converted(bytes, info.dtype, float)?))
     }
 
     /// Reads a tensor, in pieces if it can be.
@@ -112,7 +113,7 @@ impl<'a> WeightReader<'a> {
         if !self.checkpoint.reads_ranges(index) {
             let mut bytes = vec![0; info.n_bytes()];
             self.checkpoint.read(index, 0, &mut bytes)?;
-            return to(&self.converted(&transposed(&bytes, &[n_rows, n_cols], width), info.dtype)?);
+            return to(&converted(&transposed(&bytes, &[n_rows, n_cols], width), info.dtype, self.float)?);
         }
         let fill = |columns: Range<usize>, out: &mut [u8]| match self.checkpoint.stored().is_some() {
             true => {
@@ -124,7 +125,9 @@ impl<'a> WeightReader<'a> {
                 rows.into_iter().try_for_each(|(row, out)| self.checkpoint.read(index, start(row), out))
             }
         };
-        transpose_in_parts([n_rows, n_cols], width, &mut { fill }, &mut |part| to(&self.converted(part, info.dtype)?))
+        transpose_in_parts([n_rows, n_cols], width, &mut { fill }, &mut |part| {
+            to(&converted(part, info.dtype, self.float)?)
+        })
     }
 
     /// Reads bytes `columns` of every row, of a tensor whose rows are decoded many at once.
@@ -143,26 +146,6 @@ impl<'a> WeightReader<'a> {
             copy_columns(&rows, row_bytes, &columns, &mut out[start * columns.len()..(start + n) * columns.len()]);
         }
         Ok(())
-    }
-
-    /// Converts floats to the model's type.
-    fn converted(&self, bytes: &[u8], dtype: DType) -> Result<Vec<u8>> {
-        if dtype == self.float {
-            return Ok(bytes.to_vec());
-        }
-        let mut values = vec![0.0_f32; bytes.len() * 8 / dtype.n_bits()];
-        to_f32(bytes, dtype, &mut values);
-        self.of_values(&values)
-    }
-
-    /// Refuses a number that the model's type does not hold.
-    fn of_values(&self, values: &[f32]) -> Result<Vec<u8>> {
-        let overflows = |value: &&f32| value.is_finite() && !briquette_core::rows::fits(**value, self.float);
-        if let Some(value) = values.iter().find(overflows) {
-            let message = format!("found {value}, which is infinity in {}; export without --cast", self.float);
-            return Err(Error::refused(message));
-        }
-        Ok(bytes_of(values, self.float))
     }
 
     /// Passes the codes of rows to `each`, some rows at once.
@@ -230,7 +213,7 @@ impl<'a> WeightReader<'a> {
         let (index, stored, tensor) = self.stored(weight)?;
         let n_rows = tensor.rows().n_rows;
         let scales: Vec<f32> = stored.affines(index, 0..n_rows)?.iter().map(|affine| affine.scale).collect();
-        to(&self.of_values(&transposed_values(&scales, &[n_rows, scales.len() / n_rows.max(1)]))?)
+        to(&of_values(&transposed_values(&scales, &[n_rows, scales.len() / n_rows.max(1)]), self.float)?)
     }
 
     fn transposed_block_zeros(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
@@ -244,7 +227,7 @@ impl<'a> WeightReader<'a> {
     fn block_scales(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
         let (index, stored, tensor) = self.stored(weight)?;
         let affines = stored.affines(index, 0..tensor.rows().n_rows)?;
-        to(&self.of_values(&affines.iter().map(|affine| affine.scale).collect::<Vec<f32>>())?)
+        to(&of_values(&affines.iter().map(|affine| affine.scale).collect::<Vec<f32>>(), self.float)?)
     }
 
     fn block_zeros(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
@@ -257,6 +240,26 @@ impl<'a> WeightReader<'a> {
         let zeros: Vec<i8> = stored.affines(index, 0..rows.n_rows)?.iter().map(|affine| affine.zero).collect();
         zeros.chunks(rows.n_cols / group).try_for_each(|row| to(&packed(row, codes.bits)))
     }
+}
+
+/// Converts the bytes of floats to another type.
+fn converted(bytes: &[u8], dtype: DType, to: DType) -> Result<Vec<u8>> {
+    if dtype == to {
+        return Ok(bytes.to_vec());
+    }
+    let mut values = vec![0.0_f32; bytes.len() * 8 / dtype.n_bits()];
+    to_f32(bytes, dtype, &mut values);
+    of_values(&values, to)
+}
+
+/// Refuses a number that a type does not hold.
+fn of_values(values: &[f32], to: DType) -> Result<Vec<u8>> {
+    let overflows = |value: &&f32| value.is_finite() && !briquette_core::rows::fits(**value, to);
+    if let Some(value) = values.iter().find(overflows) {
+        let message = format!("found {value}, which is infinity in {to}; export without --cast");
+        return Err(Error::refused(message));
+    }
+    Ok(bytes_of(values, to))
 }
 
 /// The bytes of values in a type of floats.

@@ -39,7 +39,7 @@ pub(super) fn settle(plan: &mut Plan) -> Result<()> {
     }
     if let Some(tensor) = plan.tensors.iter().find(|tensor| tensor.cast.is_some()) {
         let message = format!(
-            "an ONNX file keeps the type {} of its tensors; remove the cast, or choose another format",
+            "an ONNX file keeps the type {} of its tensors; choose another format, or use `briquette export --to onnx --cast f16`",
             tensor.info.dtype
         );
         return Err(Error::config(message).at(tensor.culprit()));
