@@ -121,7 +121,7 @@ fn with_fixed_grids(
 }
 
 /// Inserts nodes before others, in the same blocks.
-fn insert(graph: &mut Graph, new: Vec<(usize, Node)>) {
+pub(crate) fn insert(graph: &mut Graph, new: Vec<(usize, Node)>) {
     // The number of new nodes before each border between nodes; a block begins with the new nodes at its start.
     let before = |border: usize| new.iter().filter(|(place, _)| *place < border).count();
     for block in &mut graph.blocks {

@@ -11,6 +11,8 @@ mod attention;
 mod coded_nodes;
 mod dims;
 mod emitter;
+mod experts;
+mod factors;
 mod file_network;
 mod functions;
 mod half_floats;
@@ -31,6 +33,7 @@ mod unused_nodes;
 mod weights;
 
 pub use coded_nodes::with_codes;
+pub use factors::with_factors;
 pub use file_network::file_network;
 pub use half_floats::{holds_number, with_half_floats};
 pub use smaller_nodes::with_extents;
@@ -63,7 +66,7 @@ pub struct OnnxNetwork {
 /// with the batch, the tokens or the image becomes dynamic.
 ///
 /// # Errors
-/// - Input: an operation has no form in ONNX, such as a mixture of experts. The error names the node.
+/// - Input: an operation has no form in ONNX. The error names the node.
 /// - Errors of `build`.
 pub fn to_onnx(
     build: &dyn Fn(Extents) -> Result<Graph>,

@@ -86,26 +86,15 @@ fn check(model: &OnnxModel) {
 }
 
 #[test]
-fn every_family_has_a_sound_model_and_others_are_refused_in_one_line() {
-    let mut n = 0;
+fn every_family_has_a_sound_model() {
     for entry in std::fs::read_dir(families()).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         for float in [OnnxFloat::F32, OnnxFloat::F16] {
-            match network(&name, float, &FLOATS) {
-                Ok(found) => {
-                    check(&found.model);
-                    assert!([13, 17].contains(&found.model.opset), "{name}");
-                    n += 1;
-                }
-                Err(error) => {
-                    let text = error.to_string();
-                    assert!(["mixtral", "qwen3_moe"].contains(&name.as_str()), "{name}: {error}");
-                    assert!(text.contains("mixture of experts") && !text.contains('\n'), "{text}");
-                }
-            }
+            let found = network(&name, float, &FLOATS).unwrap();
+            check(&found.model);
+            assert!([13, 17].contains(&found.model.opset), "{name}");
         }
     }
-    assert!(n >= 2 * 75, "{n}");
 }
 
 #[test]

@@ -23,8 +23,10 @@ use briquette_formats::{
 };
 use briquette_graph::onnx::{InputDims, RunnableModel, import_named};
 use briquette_graph::to_onnx::static_int8::{StaticPlan, plan as plan_static};
-use briquette_graph::to_onnx::{OnnxNetwork, WeightBytes, WeightForms, file_network, to_onnx, with_codes};
-use briquette_graph::{Extents, GraphHeaders, known_graph_of};
+use briquette_graph::to_onnx::{
+    OnnxNetwork, WeightBytes, WeightForms, file_network, to_onnx, with_codes, with_factors,
+};
+use briquette_graph::{Extents, known_graph_of};
 use briquette_writer::RunOptions;
 use bytes::WeightReader;
 use forms::StoredForms;
@@ -105,7 +107,7 @@ pub struct OnnxExport {
 /// of 16, 32, 64, .. of 4 or 8 bits become `MatMulNBits` of `com.microsoft`; all codes are kept. Other weights are written as floats.
 ///
 /// # Errors
-/// - Input: no family knows the model, it has layers of low rank, or an operation has no form in ONNX.
+/// - Input: no family knows the model, or an operation has no form in ONNX.
 /// - Refused: the output exists, or f16 cannot hold a weight.
 /// - Io: a file cannot be read or written.
 pub fn export(request: &OnnxRequest, options: &RunOptions) -> Result<OnnxExport> {
@@ -148,7 +150,7 @@ impl<'a> CodedNetwork<'a> {
         // Embeddings of sentences are pooled from hidden states: sentence-transformers drops the pooler too.
         let is_sentence_encoder = presence::is_file(&checkpoint.directory().join("modules.json"))?;
         let build = |extents: Extents| {
-            let graph = known_graph_of(checkpoint, &extents.into())?;
+            let graph = with_factors(known_graph_of(checkpoint, &extents.into())?, checkpoint.tensors());
             Ok(if is_sentence_encoder { graph.without_outputs_of("pooler") } else { graph })
         };
         let at_model = |error: Error| error.at(shown_path(&request.model));
@@ -218,7 +220,7 @@ pub fn is_onnx_model(model: &Path, choice: &Choice) -> Result<bool> {
     Ok(Checkpoint::open_as(model, choice)?.onnx_file().is_some())
 }
 
-/// Refuses layers of low rank, and codes of programs that this one does not decode.
+/// Refuses codes of programs that this one does not decode, and grids of activations.
 fn check_exportable(checkpoint: &Checkpoint) -> Result<()> {
     if let Some(method) = checkpoint.quantized_by() {
         let message = format!(
@@ -233,16 +235,7 @@ fn check_exportable(checkpoint: &Checkpoint) -> Result<()> {
         let message = "found static int8 activations; export the original model with --to onnx --quantize int8-static --data PATH";
         return Err(Error::input(message));
     }
-    let headers = GraphHeaders::of(checkpoint);
-    let headers = headers.headers();
-    match checkpoint.tensors().iter().find(|info| headers.get(&info.name).is_none_or(|own| own.shape != info.shape)) {
-        Some(info) => {
-            let message =
-                format!("found {:?}, a factor of a layer of low rank, which has no form in ONNX yet", info.name);
-            Err(Error::input(format!("{message}; export to another format")))
-        }
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// How the model was made: the recipe of an output of Briquette, and the format of the source.

@@ -92,15 +92,38 @@ fn a_dense_model_gets_integer_products_on_request() {
 }
 
 #[test]
+fn experts_get_codes_and_onnx_models_f16_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let int8 = Some(OnnxInt8::Dynamic(DynamicInt8::default()));
+    for (name, n_experts) in [("mixtral", 4), ("qwen3_moe", 4)] {
+        let model = fixture("families").join(name);
+        let request = OnnxRequest { int8: int8.clone(), ..OnnxRequest::new(&model, &dir.path().join(name)) };
+        let found = export(&request, &options(false)).unwrap();
+        assert!(found.weights["int8-dynamic"] > 3 * n_experts, "{found:?}");
+    }
+    let first = exported(&fixture("families/bert"), &dir.path().join("bert"));
+    let model = dir.path().join("bert/model.onnx");
+    let request = OnnxRequest { float: OnnxFloat::F16, ..OnnxRequest::new(&model, &dir.path().join("half")) };
+    let found = export(&request, &options(false)).unwrap();
+    assert!(found.weights["f16"] > 20 && found.model_bytes < first.model_bytes * 3 / 4, "{found:?}");
+    verify_onnx(&request.output, &options(false)).unwrap();
+}
+
+#[test]
 fn refusals_are_one_line_and_leave_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    for (model, phrase) in
-        [("families/mixtral", "mixture of experts"), ("digits-data.safetensors", "expected a model of a family")]
-    {
-        let error = export(&OnnxRequest::new(&fixture(model), &dir.path().join("out")), &options(false)).unwrap_err();
-        let text = error.to_string();
-        assert!(text.contains(phrase) && !text.contains('\n'), "{text}");
-        assert_eq!(error.exit_code(), 4, "{text}");
-    }
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    let request = OnnxRequest::new(&fixture("digits-data.safetensors"), &dir.path().join("out"));
+    let error = export(&request, &options(false)).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("expected a model of a family") && !text.contains('\n'), "{text}");
+    assert_eq!(error.exit_code(), 4, "{text}");
+
+    // A model whose weights are f16 already has none that become f16.
+    let file = dir.path().join("half/model.onnx");
+    let half = OnnxRequest { float: OnnxFloat::F16, ..OnnxRequest::new(&fixture("digits"), file.parent().unwrap()) };
+    export(&half, &options(false)).unwrap();
+    let again = OnnxRequest { model: file, output: dir.path().join("again"), ..half };
+    let error = export(&again, &options(false)).unwrap_err();
+    assert!(error.message.contains("no weight that becomes f16"), "{error}");
+    assert!(!again.output.exists());
 }

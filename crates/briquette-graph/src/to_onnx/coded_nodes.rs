@@ -7,7 +7,7 @@ use super::static_int8::{weights_by_name, without_unused};
 use super::unused_nodes::{remove_unused, used_names};
 use super::weights::{LinearForm, OnnxFloat, TableForm, WeightForms};
 use super::{OnnxNetwork, OnnxWeight};
-use crate::graph::{Operand, ValueId, WeightId};
+use crate::graph::WeightId;
 use briquette_core::{DType, Error, OutputAxis, Result};
 use briquette_formats::onnx_write::{OnnxAttribute, OnnxNode};
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub fn with_codes(network: OnnxNetwork, forms: &dyn WeightForms) -> Result<OnnxN
     let float = float_of(&symbolic, &weights);
     let opset = model.opset;
     let emitter = Emitter::of_file(&symbolic, float, forms, model, streamed, &nodes);
-    let mut to = CodedNodes { emitter, weights, turned, keys: BTreeMap::new() };
+    let mut to = CodedNodes { emitter, weights, turned };
     nodes.into_iter().for_each(|node| to.node(node));
     let (model, weights, _) = to.emitter.finish();
     let needs = |op: &str| model.nodes.iter().any(|node| node.carried.is_none() && node.op == op);
@@ -74,8 +74,6 @@ struct CodedNodes<'a> {
     weights: BTreeMap<String, OnnxWeight>,
     /// Transposed matrices, by the name of the result.
     turned: BTreeMap<String, String>,
-    /// Numbers of values, by name.
-    keys: BTreeMap<String, usize>,
 }
 
 /// A node with codes.
@@ -92,9 +90,7 @@ impl CodedNodes<'_> {
         match coded {
             CodedNode::Table(weight) => linear::rows(&mut self.emitter, weight, &node.inputs[1]),
             CodedNode::Linear(weight) => {
-                let n = self.keys.len();
-                let key = *self.keys.entry(node.inputs[0].clone()).or_insert(n);
-                let product = linear::coded(&mut self.emitter, Operand::Value(ValueId(key)), &node.inputs[0], weight);
+                let product = linear::coded(&mut self.emitter, &node.inputs[0], weight);
                 match node.inputs.get(2).filter(|bias| !bias.is_empty()) {
                     Some(bias) => self.emitter.plain("Add", &[&product, bias]),
                     None => product,

@@ -32,9 +32,9 @@ pub(super) struct Emitter<'a> {
     /// Names of constants in memory, by type, shape and bytes.
     constants: BTreeMap<(OnnxType, Vec<usize>, Vec<u8>), String>,
     /// Inputs times the vector with this number, in f32.
-    pub(super) scaled_inputs: BTreeMap<(Operand, usize), String>,
+    pub(super) scaled_inputs: BTreeMap<(String, usize), String>,
     /// Codes, scale and zero point of inputs of integer products, by the number of the vector that multiplies the input.
-    pub(super) rounded_inputs: BTreeMap<(Operand, Option<usize>), [String; 3]>,
+    pub(super) rounded_inputs: BTreeMap<(String, Option<usize>), [String; 3]>,
     /// Values that several nodes share, such as masks.
     shared: BTreeMap<String, String>,
     names: BTreeSet<String>,

@@ -15,7 +15,7 @@ pub(super) fn linear(to: &mut Emitter, node: NodeId, inputs: &[Operand]) -> Resu
             let b = to.operand(inputs[1]);
             product(to, &x, &b, true, inputs)
         }
-        Operand::Weight(weight) => weighted(to, node, inputs[0], &x, weight)?,
+        Operand::Weight(weight) => weighted(to, node, &x, weight)?,
     };
     match inputs.get(2) {
         None => Ok(product),
@@ -27,28 +27,28 @@ pub(super) fn linear(to: &mut Emitter, node: NodeId, inputs: &[Operand]) -> Resu
 }
 
 /// The product with a weight in its form.
-fn weighted(to: &mut Emitter, node: NodeId, input: Operand, x: &str, weight: WeightId) -> Result<String> {
+pub(super) fn weighted(to: &mut Emitter, node: NodeId, x: &str, weight: WeightId) -> Result<String> {
     let of = &to.symbolic.graph.weights[weight.0];
     if of.shape.0.len() != 2 {
         return Err(to.refused(node, &format!("found a weight of shape {}", of.shape)));
     }
-    Ok(coded(to, input, x, weight))
+    Ok(coded(to, x, weight))
 }
 
 /// The product with a matrix in its form.
-pub(super) fn coded(to: &mut Emitter, input: Operand, x: &str, weight: WeightId) -> String {
+pub(super) fn coded(to: &mut Emitter, x: &str, weight: WeightId) -> String {
     match to.forms.linear(&to.symbolic.graph.weights[weight.0]) {
         LinearForm::Float => {
             let matrix = matrix(to, weight);
             to.plain("MatMul", &[x, &matrix])
         }
         LinearForm::Int8 => {
-            let x = scaled_as_before(to, input, x, weight);
+            let x = scaled_as_before(to, x, weight);
             dequantized(to, &x, weight)
         }
-        LinearForm::Int8Dynamic => dynamic(to, input, x, weight),
+        LinearForm::Int8Dynamic => dynamic(to, x, weight),
         LinearForm::Blocks { bits, group, has_zero_points } => {
-            let x = scaled_as_before(to, input, x, weight);
+            let x = scaled_as_before(to, x, weight);
             match to.forms.has_own_operators() {
                 true => {
                     let matrix = dequantized_blocks(to, weight, bits, group, has_zero_points);
@@ -61,12 +61,12 @@ pub(super) fn coded(to: &mut Emitter, input: Operand, x: &str, weight: WeightId)
 }
 
 /// An input in f32, times the vector of a weight if it has one.
-fn scaled(to: &mut Emitter, input: Operand, x: &str, weight: WeightId) -> String {
+fn scaled(to: &mut Emitter, input: &str, weight: WeightId) -> String {
     let number = to.forms.input_scale(&to.symbolic.graph.weights[weight.0]);
-    if let Some(known) = number.and_then(|number| to.scaled_inputs.get(&(input, number))) {
+    if let Some(known) = number.and_then(|number| to.scaled_inputs.get(&(input.to_string(), number))) {
         return known.clone();
     }
-    let mut x = x.to_string();
+    let mut x = input.to_string();
     if to.float_type() != OnnxType::F32 {
         x = to.cast(&x, OnnxType::F32);
     }
@@ -74,16 +74,16 @@ fn scaled(to: &mut Emitter, input: Operand, x: &str, weight: WeightId) -> String
     let [_, n_in] = extents(to, weight);
     let scale = to.streamed(weight, WeightBytes::InputScales, ".input_scale", OnnxType::F32, vec![n_in]);
     let product = to.plain("Mul", &[&x, &scale]);
-    to.scaled_inputs.insert((input, number), product.clone());
+    to.scaled_inputs.insert((input.to_string(), number), product.clone());
     product
 }
 
 /// An input times the vector of a weight if it has one, in the model's type.
-fn scaled_as_before(to: &mut Emitter, input: Operand, x: &str, weight: WeightId) -> String {
+fn scaled_as_before(to: &mut Emitter, x: &str, weight: WeightId) -> String {
     if to.forms.input_scale(&to.symbolic.graph.weights[weight.0]).is_none() {
         return x.to_string();
     }
-    let product = scaled(to, input, x, weight);
+    let product = scaled(to, x, weight);
     if to.float_type() == OnnxType::F32 { product } else { to.cast(&product, to.float_type()) }
 }
 
@@ -121,10 +121,14 @@ fn is_linear_weight(to: &Emitter, weight: WeightId) -> bool {
     to.symbolic.graph.nodes.iter().any(|node| uses(node, weight).any(|is_linear| is_linear))
 }
 
-/// For each use of a weight by a node, whether it is the matrix of a linear layer.
+/// For each use of a weight by a node, whether it is the matrix of a linear layer or expert.
 fn uses(node: &Node, weight: WeightId) -> impl Iterator<Item = bool> + '_ {
-    let is_linear = node.op == Op::Composite(Composite::Linear);
-    node.weights().filter(move |(_, used)| *used == weight).map(move |(position, _)| is_linear && position == 1)
+    let is_matrix = |position: usize| match node.op {
+        Op::Composite(Composite::Linear) => position == 1,
+        Op::Composite(Composite::SeparateExperts { .. }) => position > 1,
+        _ => false,
+    };
+    node.weights().filter(move |(_, used)| *used == weight).map(move |(position, _)| is_matrix(position))
 }
 
 /// The transposed matrix of a constant, computed once.
@@ -157,10 +161,10 @@ fn dequantized(to: &mut Emitter, x: &str, weight: WeightId) -> String {
 }
 
 /// Rounds inputs to 8 bits, multiplies integers and scales the sums.
-fn dynamic(to: &mut Emitter, input: Operand, x: &str, weight: WeightId) -> String {
+fn dynamic(to: &mut Emitter, x: &str, weight: WeightId) -> String {
     let [n_out, _] = extents(to, weight);
     let is_half = to.float_type() != OnnxType::F32;
-    let [rounded, scale, zero] = rounded(to, input, x, weight);
+    let [rounded, scale, zero] = rounded(to, x, weight);
     let codes = code_matrix(to, weight);
     let scales = to.streamed(weight, WeightBytes::RowScales, ".scale", OnnxType::F32, vec![n_out]);
     let sums = to.plain("MatMulInteger", &[&rounded, &codes, &zero]);
@@ -171,12 +175,12 @@ fn dynamic(to: &mut Emitter, input: Operand, x: &str, weight: WeightId) -> Strin
 }
 
 /// Codes, scale and zero point of an input. Layers with the same input and the same vector share them.
-fn rounded(to: &mut Emitter, input: Operand, x: &str, weight: WeightId) -> [String; 3] {
-    let key = (input, to.forms.input_scale(&to.symbolic.graph.weights[weight.0]));
+fn rounded(to: &mut Emitter, input: &str, weight: WeightId) -> [String; 3] {
+    let key = (input.to_string(), to.forms.input_scale(&to.symbolic.graph.weights[weight.0]));
     if let Some(known) = to.rounded_inputs.get(&key) {
         return known.clone();
     }
-    let x = scaled(to, input, x, weight);
+    let x = scaled(to, input, weight);
     let outputs = to.ops("DynamicQuantizeLinear", &[&x], Vec::new(), 3);
     let found: [String; 3] = std::array::from_fn(|at| outputs[at].clone());
     to.rounded_inputs.insert(key, found.clone());

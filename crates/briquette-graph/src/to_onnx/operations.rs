@@ -2,6 +2,7 @@
 
 use super::attention::attention;
 use super::emitter::Emitter;
+use super::experts::Mixture;
 use super::functions::{apply, elementwise};
 use super::linear::{linear, product, table};
 use super::norms;
@@ -95,8 +96,11 @@ fn composite(to: &mut Emitter, id: NodeId, op: &Composite, inputs: &[Operand]) -
         Composite::Linear => return linear(to, id, inputs),
         Composite::Embedding => return Ok(table(to, inputs)),
         Composite::Attention(settings) => return attention(to, id, inputs, settings),
-        Composite::Experts { .. } | Composite::SeparateExperts { .. } => {
-            return Err(to.refused(id, "found a mixture of experts"));
+        Composite::Experts { routing, function } => {
+            return Mixture { routing: *routing, function: *function }.stacked(to, id, inputs);
+        }
+        Composite::SeparateExperts { routing, function } => {
+            return Mixture { routing: *routing, function: *function }.separate(to, id, inputs);
         }
         _ => {}
     }

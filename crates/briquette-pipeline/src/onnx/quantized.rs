@@ -11,7 +11,7 @@ use briquette_formats::input_stats::StatisticsFile;
 use briquette_graph::onnx::InputDims;
 use briquette_graph::op::{Composite, Op};
 use briquette_graph::siblings::siblings;
-use briquette_graph::to_onnx::{LinearForm, TableForm, WeightBytes, WeightForms};
+use briquette_graph::to_onnx::{LinearForm, TableForm, WeightBytes, WeightForms, with_factors};
 use briquette_graph::{Graph, Weight, WeightId, known_graph_of};
 use briquette_methods::quant::{input_scale, range};
 use briquette_writer::RunOptions;
@@ -52,7 +52,7 @@ struct RowCodes {
 impl<'a> QuantizedLayers<'a> {
     /// Finds linear layers and tables, and chooses the vectors of layers that have statistics.
     pub(super) fn new(checkpoint: &'a Checkpoint, how: &DynamicInt8, options: &RunOptions) -> Result<Self> {
-        let graph = known_graph_of(checkpoint, &InputDims::default())?;
+        let graph = with_factors(known_graph_of(checkpoint, &InputDims::default())?, checkpoint.tensors());
         let weights = WeightValues::of(checkpoint);
         let (mut layers, mut tables) = (linear_weights(&graph), table_weights(&graph));
         // An ONNX graph has computed matrices too.
@@ -88,13 +88,13 @@ impl<'a> QuantizedLayers<'a> {
             let Some(stats) = names.iter().find_map(of).filter(|_| names.iter().all(is_scalable)) else {
                 continue;
             };
-            let matrices = names.iter().map(|name| Ok(self.rows_of(name)?.0)).collect::<Result<Vec<_>>>()?;
-            if matrices.iter().any(|values| !values.len().is_multiple_of(stats.n_inputs().max(1))) {
+            let matrices = names.iter().map(|name| self.rows_of(name)).collect::<Result<Vec<_>>>()?;
+            if matrices.iter().any(|(_, n_cols)| *n_cols != stats.n_inputs()) {
                 let message =
                     format!("statistics of {} inputs do not fit the layer; gather them again", stats.n_inputs());
                 return Err(Error::input(message).at(names[0]));
             }
-            let matrices: Vec<&[f32]> = matrices.iter().map(Vec::as_slice).collect();
+            let matrices: Vec<&[f32]> = matrices.iter().map(|(values, _)| values.as_slice()).collect();
             let scale = Arc::new(input_scale(&matrices, stats));
             names.iter().for_each(|name| _ = self.layers.insert((*name).to_string(), Some((number, scale.clone()))));
         }
@@ -176,20 +176,25 @@ impl RowCodes {
     }
 }
 
-/// The matrices that nodes of this kind have at a position.
-fn weights_at(graph: &Graph, composite: Composite, position: usize) -> impl Iterator<Item = &Weight> {
-    let op = Op::Composite(composite);
-    let nodes = graph.nodes.iter().filter(move |node| node.op == op);
-    let all = nodes.flat_map(|node| node.weights()).filter(move |(at, _)| *at == position);
-    all.map(|(_, id)| &graph.weights[id.0]).filter(|weight| weight.shape.0.len() == 2)
+/// The matrices that nodes have at chosen positions.
+fn weights_at<'a>(graph: &'a Graph, is_chosen: impl Fn(&Op, usize) -> bool) -> impl Iterator<Item = &'a Weight> {
+    let all = graph.nodes.iter().flat_map(|node| node.weights().map(move |(at, id)| (&node.op, at, id)));
+    let chosen = all.filter(move |(op, at, _)| is_chosen(op, *at));
+    chosen.map(|(.., id)| &graph.weights[id.0]).filter(|weight| weight.shape.0.len() == 2)
 }
 
 fn linear_weights(graph: &Graph) -> BTreeMap<String, InputScale> {
-    weights_at(graph, Composite::Linear, 1).map(|weight| (weight.name.clone(), None)).collect()
+    let is_matrix = |op: &Op, at| match op {
+        Op::Composite(Composite::Linear) => at == 1,
+        Op::Composite(Composite::SeparateExperts { .. }) => at > 1,
+        _ => false,
+    };
+    weights_at(graph, is_matrix).map(|weight| (weight.name.clone(), None)).collect()
 }
 
 fn table_weights(graph: &Graph) -> BTreeMap<String, bool> {
-    let tables = weights_at(graph, Composite::Embedding, 0).filter(|weight| weight.layout == OutputAxis::First);
+    let is_table = |op: &Op, at| *op == Op::Composite(Composite::Embedding) && at == 0;
+    let tables = weights_at(graph, is_table).filter(|weight| weight.layout == OutputAxis::First);
     tables.map(|weight| (weight.name.clone(), false)).collect()
 }
 
