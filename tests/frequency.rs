@@ -1,6 +1,8 @@
 //! Steps of token embeddings by the frequency of their tokens.
 
 use crate::sandbox::Sandbox;
+#[cfg(feature = "model")]
+use crate::sandbox::{copy, repository};
 use crate::weights::{Random, Tensor, safetensors_of, stored_tensors_of, tensors_of};
 use serde_json::Value;
 
@@ -79,4 +81,43 @@ fn steps_by_frequency_need_tokens() {
     // Without a tokenizer, a budget chooses plain steps.
     sandbox.ok("compress model -o plain --bytes 90kB --quiet");
     assert_eq!(manifest(&sandbox, "plain")["version"], 4);
+}
+
+#[test]
+#[cfg(feature = "model")]
+fn a_table_that_a_training_freezes_keeps_its_codes() {
+    let sandbox = Sandbox::with("models/bert-tiny");
+    copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
+    let recipe = |keys: &str| {
+        format!(
+            "[model]\npath = \"bert-tiny\"\n[output]\npath = \"out\"\n[budget]\nbytes = \"24kB\"\n[data]\ntrain = \"text.txt\"\n\
+             max_length = 16\n[calibration]\ndata = \"text.txt\"\nmax_length = 16\n[[stage]]\nkind = \"distill\"\n\
+             loss = [{{ kind = \"embedding\" }}]\nepochs = 1\ndropout = false\nquantization_aware = true\n{keys}\n[[stage]]\n\
+             kind = \"quantize\"\nscheme = \"step-dynamic\"\nround = \"gptq\"\n"
+        )
+    };
+    let scheme_of_table = |report: &Value| {
+        let tensors = report["allocation"]["tensors"].as_array().unwrap();
+        let table = tensors.iter().find(|tensor| tensor["name"].as_str().unwrap().ends_with("word_embeddings.weight"));
+        table.unwrap()["scheme"].as_str().unwrap().to_string()
+    };
+    let table = |output: &str| {
+        let tensors = stored_tensors_of(&sandbox.path(output).join("model.briquette.safetensors"));
+        let parts = tensors.into_iter().filter(|(name, _)| name.contains("word_embeddings.weight"));
+        parts.map(|(name, tensor)| (name, tensor.bytes)).collect::<Vec<_>>()
+    };
+    sandbox.write("r.toml", recipe("freeze = [\"embeddings.**\"]"));
+    let report = sandbox.json("distill r.toml --quiet --device cpu");
+    assert!(scheme_of_table(&report).ends_with("-frequency"), "{report}");
+    assert!(report["after"]["file_bytes"].as_u64().unwrap() <= 24_000, "{report}");
+    sandbox.ok("verify out");
+    // The budget alone chooses and rounds the table in the same way.
+    sandbox.ok(
+        "compress bert-tiny -o plain --bytes 24kB --data text.txt --max-length 16 --quantize step-dynamic --device cpu --quiet",
+    );
+    assert!(table("out") == table("plain"), "the training changed the table");
+
+    sandbox.write("r.toml", recipe(""));
+    let report = sandbox.json("distill r.toml --quiet --device cpu --force");
+    assert!(!scheme_of_table(&report).contains("frequency"), "{report}");
 }

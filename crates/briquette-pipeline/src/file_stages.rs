@@ -73,7 +73,7 @@ pub(crate) fn draft_of_size(
     let mut plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
     let workers = workers_within(limit.as_ref(), &mut plan, &checkpoint, workers, options)?;
     solve::shares(recipe, &mut plan, &checkpoint, scratch, &workers)?;
-    let mut scaled = frequency::scaled(recipe, &mut plan, &checkpoint, &workers)?;
+    let mut scaled = frequency::scaled(recipe, &mut plan, &checkpoint, origin.rounded.as_deref(), &workers)?;
     column_scales::choose(recipe, &mut plan, &checkpoint, scratch, &mut scaled, &workers)?;
     let grids = activation_grids::choose(asked, &mut plan, &checkpoint, options)?;
     let mut prediction = plan.predict()?;

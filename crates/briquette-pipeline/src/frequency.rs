@@ -21,6 +21,7 @@ use briquette_writer::{Plan, TensorPlan, Workers};
 use counts::CountedTokens;
 pub(crate) use scaled::ScaledSource;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use vocabulary::Vocabulary;
 
@@ -76,6 +77,8 @@ pub(crate) fn row_steps(
 
 /// Returns the model with the scales of all tensors whose steps follow the frequency of tokens.
 ///
+/// `rounded` is an output in which these tensors have their codes already.
+///
 /// # Errors
 /// - Config: such a tensor is not the embedding of a tokenizer's tokens.
 /// - See [`row_steps`].
@@ -83,11 +86,20 @@ pub(crate) fn scaled<'a>(
     recipe: &Recipe,
     plan: &mut Plan,
     checkpoint: &'a Checkpoint,
+    rounded: Option<&Path>,
     workers: &Workers,
 ) -> Result<ScaledSource<'a>> {
     let mut source = ScaledSource::new(checkpoint);
     let wanted: Vec<usize> = plan.tensors.iter().filter(|tensor| is_wanted(tensor)).map(TensorPlan::index).collect();
     if wanted.is_empty() {
+        return Ok(source);
+    }
+    if let Some(rounded) = rounded {
+        let rounded = Checkpoint::open(rounded)?;
+        for index in wanted {
+            source.keep_scales(&plan.tensors[index], &rounded)?;
+            plan.tensors[index].quant.iter_mut().for_each(|quant| quant.is_given = true);
+        }
         return Ok(source);
     }
     let found = row_steps(recipe, plan, checkpoint, is_wanted)?;

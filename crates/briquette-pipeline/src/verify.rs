@@ -152,7 +152,7 @@ fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Pat
     raw.output.allow_untested = true;
     let recipe = Recipe::from_raw(raw, Path::new(""))?;
     let mut plan = briquette_recipe::plan::plan(&recipe, &checkpoint, workers.stop())?;
-    let scaled = frequency::scaled(&recipe, &mut plan, &checkpoint, workers)?;
+    let scaled = frequency::scaled(&recipe, &mut plan, &checkpoint, None, workers)?;
     let outcomes = recompute(&mut plan, &scaled, workers)?;
     let recomputed: BTreeMap<&str, Hash128> =
         plan.tensors.iter().zip(outcomes.hashes).map(|(tensor, hash)| (tensor.info.name.as_str(), hash)).collect();

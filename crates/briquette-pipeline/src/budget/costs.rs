@@ -77,8 +77,10 @@ impl Costs {
         let workers = workers_of_curves(recipe, &plan, &checkpoint, options)?;
         let is_open =
             |tensor: &TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.range == ScaleSearch::Step(None));
-        let rows = match budget.has_row_steps {
-            true => frequency::row_steps(recipe, &plan, &checkpoint, is_open)?,
+        // A training rounds to one step for each tensor, or leaves a tensor as it is.
+        let may_follow = |tensor: &TensorPlan| is_open(tensor) && recipe.keeps_rounded(&tensor.info.name);
+        let rows = match budget.has_steps {
+            true => frequency::row_steps(recipe, &plan, &checkpoint, may_follow)?,
             false => BTreeMap::new(),
         };
         let open = sensitivity::open_tensors(&plan, Some(budget), &rows, &checkpoint, &workers)?;

@@ -1,6 +1,6 @@
 //! A checkpoint with scales for some of its tensors.
 
-use briquette_core::{Affine, ColumnScales, Grid, Result};
+use briquette_core::{Affine, ColumnScales, Error, Grid, Result};
 use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
 use briquette_methods::quant::range;
 use briquette_writer::piece::{PieceReader, pieces_of};
@@ -43,6 +43,15 @@ impl<'a> ScaledSource<'a> {
             Ok(scales)
         };
         let scales = workers.map(&pieces, PieceReader::default, of_piece)?.concat();
+        self.scales.insert(tensor.index(), scales);
+        Ok(())
+    }
+
+    /// Takes the scales that a tensor has in an output.
+    pub(super) fn keep_scales(&mut self, tensor: &TensorPlan, output: &Checkpoint) -> Result<()> {
+        let place = output.tensors().iter().position(|info| info.name == tensor.info.name);
+        let place = place.ok_or_else(|| Error::bug("the rounded model lacks this tensor").at(tensor.culprit()))?;
+        let scales = output.affines(place, 0..tensor.rows().n_rows)?;
         self.scales.insert(tensor.index(), scales);
         Ok(())
     }

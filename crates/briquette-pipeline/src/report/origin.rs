@@ -31,6 +31,8 @@ pub struct Origin {
     pub seconds: Vec<(String, f64)>,
     /// The step sizes that a budget chose.
     pub allocation: Option<AllocationReport>,
+    /// An output whose tensors keep their scales, if these follow the frequency of tokens.
+    pub rounded: Option<PathBuf>,
     /// Estimated bytes of the output's weight files, if a budget searches for the smallest size.
     pub estimated_bytes: Option<u64>,
     /// The start of the run.
@@ -54,6 +56,7 @@ impl Origin {
             metrics: None,
             seconds: Vec::new(),
             allocation: None,
+            rounded: None,
             estimated_bytes: None,
             started: Instant::now(),
             spent: 0.0,

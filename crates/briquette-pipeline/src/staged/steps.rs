@@ -70,14 +70,17 @@ impl FoundSteps {
         allocation.tensors.retain(|tensor| names.contains(tensor.name.as_str()));
         let n_weights: usize = allocation.tensors.iter().map(|tensor| tensor.n_weights).sum();
         let steps = |factor: f64| Ok(last.with_schemes(&given(&allocation, factor)?)?.to_nearest());
-        let origin = Origin { allocation: Some(allocation.clone()), ..origin.clone() };
+        let rounded = Some(self.model.clone());
+        let origin = Origin { allocation: Some(allocation.clone()), rounded, ..origin.clone() };
         budget::within(self.most, n_weights, &steps, options, &origin)
     }
 }
 
-/// Returns the scheme of each tensor, with its step size multiplied by a factor.
+/// Returns the scheme of each tensor, with its step size multiplied by a factor. Steps by frequency stay: a training does not change
+/// such a tensor, and its codes are kept.
 fn given(allocation: &AllocationReport, factor: f64) -> Result<Vec<GivenScheme>> {
     let each = allocation.tensors.iter().map(|tensor| {
+        let factor = if tensor.scheme.contains("-frequency") { 1.0 } else { factor };
         let scheme = briquette_methods::quant::scaled_step(&tensor.scheme, factor)
             .ok_or_else(|| Error::bug(format!("{} is not a step scheme", tensor.scheme)))?;
         Ok(GivenScheme { name: tensor.name.clone(), scheme, is_idle: false })

@@ -81,6 +81,10 @@ pub(crate) fn rules(
         for named in matrices().filter(|named| chooses(&quantize.selection, named)) {
             let every = Schedule::constant(0..usize::MAX).every(STEPS_PER_SCALE);
             let mut scheme = quantize.scheme_for(&named.name, heads.contains(&named.name));
+            if matches!(scheme.weights.range, ScaleSearch::StepByFrequency(_)) && stage.freeze.matches(&named.name) {
+                // It is rounded already.
+                continue;
+            }
             if scheme.activations == Activations::Static {
                 // The network rounds them.
                 scheme.activations = Activations::Float;

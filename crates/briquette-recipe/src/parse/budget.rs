@@ -26,8 +26,6 @@ pub struct Budget {
     pub sensitivity: Sensitivity,
     /// Whether a tensor may get a step size.
     pub has_steps: bool,
-    /// Whether the steps of token embeddings follow the frequency of tokens. A training cannot use such steps.
-    pub has_row_steps: bool,
     /// Schemes that a tensor may get, dense or pruned.
     pub schemes: Vec<SchemeChoice>,
 }
@@ -185,8 +183,7 @@ impl Budget {
                 false => Ok(None),
             };
         };
-        let learns_steps = parts.iter().any(RecipePart::learns_steps);
-        if learns_steps {
+        if parts.iter().any(RecipePart::learns_steps) {
             check_learned(parts, keys)?;
         }
         if !stages.iter().any(is_open) {
@@ -203,7 +200,7 @@ impl Budget {
         let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
         let sensitivity = Sensitivity::from_raw(keys, has_data)?;
         let target = Target::from_raw(keys, raw)?;
-        Ok(Some(Self { target, sensitivity, has_steps, has_row_steps: has_steps && !learns_steps, schemes }))
+        Ok(Some(Self { target, sensitivity, has_steps, schemes }))
     }
 }
 
