@@ -6,8 +6,8 @@ use super::pack::{ByteSink, copy_columns, transpose_in_parts};
 use super::weight_values::{CodeSource, WeightValues};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Affine, DType, Error, Grid, OutputAxis, Result, Rows};
-use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
+use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::onnx::InputDims;
 use briquette_graph::op::{Composite, Op};
 use briquette_graph::siblings::siblings;
@@ -177,7 +177,7 @@ impl RowCodes {
 }
 
 /// The matrices that nodes have at chosen positions.
-fn weights_at<'a>(graph: &'a Graph, is_chosen: impl Fn(&Op, usize) -> bool) -> impl Iterator<Item = &'a Weight> {
+fn weights_at(graph: &Graph, is_chosen: impl Fn(&Op, usize) -> bool) -> impl Iterator<Item = &Weight> {
     let all = graph.nodes.iter().flat_map(|node| node.weights().map(move |(at, id)| (&node.op, at, id)));
     let chosen = all.filter(move |(op, at, _)| is_chosen(op, *at));
     chosen.map(|(.., id)| &graph.weights[id.0]).filter(|weight| weight.shape.0.len() == 2)

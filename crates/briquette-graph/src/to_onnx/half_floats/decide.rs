@@ -84,8 +84,7 @@ impl Decider<'_> {
         let follows = || {
             let is_half = |name: &&String| self.found.values.contains(*name);
             let is_matrix = |name: &&String| self.constants[*name].is_matrix;
-            values.iter().all(|name| is_half(name))
-                && (!values.is_empty() || constants.iter().any(|name| is_matrix(name)))
+            values.iter().all(is_half) && (!values.is_empty() || constants.iter().any(is_matrix))
         };
         if matches!(part, Part::Follower) && !follows() {
             return Ok(false);
