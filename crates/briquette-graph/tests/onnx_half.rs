@@ -7,7 +7,7 @@ use briquette_formats::onnx_write::{OnnxModel, OnnxNode, OnnxType};
 use briquette_formats::{Checkpoint, TensorSource};
 use briquette_graph::onnx::{InputDims, import_named};
 use briquette_graph::to_onnx::{OnnxNetwork, WeightBytes, file_network, holds_number, with_half_floats};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Operators whose inputs all have one type.
@@ -53,6 +53,8 @@ fn check(model: &OnnxModel) {
         };
         types.extend(node.outputs.iter().filter_map(|name| Some((name.clone(), result?))));
     }
+    let names: Vec<&String> = model.nodes.iter().map(|node| &node.name).filter(|name| !name.is_empty()).collect();
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "nodes with the same name");
     let outputs: Vec<&str> = model.outputs.iter().map(|output| output.name.as_str()).collect();
     for name in outputs {
         assert_ne!(types.get(name), Some(&OnnxType::F16), "{name}");

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Rewrites the nodes of a model as decided. An f32 value keeps its name, and so does a weight.
 pub(super) fn rewrite(model: &mut OnnxModel, decisions: &Decisions) {
-    let names = model.nodes.iter().flat_map(|node| node.uses().chain(&node.outputs));
+    let names = model.nodes.iter().flat_map(|node| node.uses().chain(&node.outputs).chain([&node.name]));
+    let others = model.tensors.iter().map(|tensor| tensor.name.clone());
     let mut to = Rewriter {
         decisions,
-        taken: names.cloned().chain(model.tensors.iter().map(|tensor| tensor.name.clone())).collect(),
+        taken: names.cloned().chain(others).collect(),
         halves: BTreeMap::new(),
         wides: BTreeMap::new(),
         nodes: Vec::new(),
@@ -88,7 +89,10 @@ impl Rewriter<'_> {
 
     fn cast(&mut self, from: &str, to: &str, dtype: OnnxType) {
         let to_type = vec![("to", OnnxAttribute::Int(dtype.number()))];
-        self.nodes.push(OnnxNode::new(("", "Cast"), vec![from.into()], vec![to.into()], to_type));
+        let node = OnnxNode::new(("", "Cast"), vec![from.into()], vec![to.into()], to_type);
+        // The node that the file has may have the name of its value.
+        let name = self.fresh(to, "Cast");
+        self.nodes.push(OnnxNode { name, ..node });
     }
 
     /// Returns a name that nothing has.
