@@ -1,10 +1,11 @@
 //! Types and quantization grids of activations.
 
+use crate::image_codes::CodeGrid;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// How values map to codes from 0 to 255: `x = (code - zero) * scale`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum ActivationGrid {
     /// `scale = max |x| / 127`, `zero = 128`.
     Symmetric,
@@ -14,6 +15,16 @@ pub enum ActivationGrid {
     /// `scale = (max - min) / 255` over a range widened to include 0, `zero = round(-min / scale)`.
     #[default]
     Asymmetric,
+    /// The same scale and zero point for all rows. Values outside of the range get its ends, and NaN becomes any code. Linear layers of int8
+    /// codes have it.
+    Fixed(CodeGrid),
+}
+
+impl ActivationGrid {
+    /// Returns whether rows are not searched for their range.
+    pub fn is_fixed(self) -> bool {
+        matches!(self, Self::Fixed(_))
+    }
 }
 
 /// How the inputs of a layer become codes.

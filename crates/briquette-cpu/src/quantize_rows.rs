@@ -136,8 +136,12 @@ impl QuantizedRows {
     fn quantize_part(&mut self, level: SimdLevel, x: &[f32], first: usize, grid: ActivationGrid) {
         let (n_cols, stride) = (self.n_cols, self.stride());
         let mut quantizers = [RowQuantizer::ONE; MOST_AT_ONCE];
-        for (row, quantizer) in x.chunks_exact(n_cols).zip(&mut quantizers) {
-            *quantizer = simd::value_range(level, row, grid).scale(grid);
+        if let ActivationGrid::Fixed(fixed) = grid {
+            quantizers.fill(RowQuantizer::fixed(fixed));
+        } else {
+            for (row, quantizer) in x.chunks_exact(n_cols).zip(&mut quantizers) {
+                *quantizer = simd::value_range(level, row, grid).scale(grid);
+            }
         }
         let codes = self.codes.bytes_mut()[first * stride..].chunks_exact_mut(stride);
         for (index, ((row, codes), quantizer)) in x.chunks_exact(n_cols).zip(codes).zip(quantizers).enumerate() {
@@ -251,6 +255,22 @@ mod tests {
                     prop_assert!((back - value).abs() <= 1.001 * rows.scales()[0], "{} {}", back, value);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_fixed_grid_is_the_same_for_all_rows_and_clamps() {
+        let grid = ActivationGrid::Fixed(crate::CodeGrid { scale: 0.5, zero: 10 });
+        let x = [0.0, 0.24, -0.26, 1e30, -1e30, f32::NAN, 122.5, 122.6, 0.75, -5.0, 200.0, f32::INFINITY];
+        for level in SimdLevel::available() {
+            let rows = quantize_rows(level, &x, 2, 6, grid);
+            assert_eq!((rows.scales(), rows.zeros()), (&[0.5; 2][..], &[10; 2][..]));
+            // Halves are rounded to even.
+            assert_eq!(
+                [&rows.row(0)[..5], rows.row(1)].concat(),
+                [10, 10, 9, 255, 0, 255, 255, 12, 0, 255, 255],
+                "{level}"
+            );
         }
     }
 

@@ -58,13 +58,13 @@ pub struct ValueRanges {
     pub n_skipped: usize,
 }
 
-/// Runs an image network over data two or three times, and chooses the range of each of these values.
+/// Runs a network of images or texts over data two or three times, and chooses the range of each of these values.
 ///
 /// The first run gathers the smallest and largest value and the means of channels; the second fills histograms, unless the range is
 /// [`ActivationRange::MinMax`]; the last gathers the means of rounded channels. Memory holds one batch, and a histogram for each value.
 ///
 /// # Errors
-/// - Config: the network or the data are not images, or the network lacks a value.
+/// - Config: the network or the data are neither images nor texts, or the network lacks a value.
 /// - Input: an image is damaged and the data is strict, or no image can be used.
 /// - Refused: a value is not finite.
 pub fn value_ranges(
@@ -77,8 +77,8 @@ pub fn value_ranges(
     progress: ItemProgress,
 ) -> Result<ValueRanges> {
     let mut input = arch.input(checkpoint)?;
-    if !matches!(input, Input::Images(_)) {
-        return Err(Error::config(format!("found {arch}, expected a network of images")));
+    if !matches!(input, Input::Images(_) | Input::Text { .. }) {
+        return Err(Error::config(format!("found {arch}, expected a network of images or texts; use int8-dynamic")));
     }
     let batches = run_batches(arch, &mut input, data, spec, samples)?;
     let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
@@ -184,7 +184,7 @@ impl Runs<'_> {
         let n_items = self.pass(progress, &mut |id, values, dims| {
             let (low, high) = simd::min_max(values);
             if !low.is_finite() || !high.is_finite() {
-                let message = "an activation is not finite; repair the model or remove the image";
+                let message = "an activation is not finite; repair the model or remove the item";
                 return Err(Error::refused(message).at(&names[id.0]));
             }
             let new = Extremes { low, high, channels: ChannelSums::default() };

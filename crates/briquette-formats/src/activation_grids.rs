@@ -29,12 +29,20 @@ pub struct ActivationGrids {
     /// The grid of each value.
     #[serde(deserialize_with = "json::unique")]
     pub values: BTreeMap<String, ValueGrid>,
+    /// The grid of the inputs of linear layers in a network with attention, by the names of their weights.
+    #[serde(default, deserialize_with = "json::unique", skip_serializing_if = "BTreeMap::is_empty")]
+    pub layers: BTreeMap<String, ValueGrid>,
 }
 
 impl ActivationGrids {
     /// Collects grids.
     pub fn new(values: BTreeMap<String, ValueGrid>) -> Self {
-        Self { version: VERSION, values }
+        Self { version: VERSION, values, layers: BTreeMap::new() }
+    }
+
+    /// Collects grids of the inputs of linear layers.
+    pub fn of_layers(layers: BTreeMap<String, ValueGrid>) -> Self {
+        Self { version: VERSION, values: BTreeMap::new(), layers }
     }
 
     /// Returns the grids as the bytes of their file.
@@ -84,7 +92,7 @@ impl ActivationGrids {
             return Err(Error::input(message).at(path.display()));
         }
         let is_bad = |grid: &ValueGrid| !((grid.scale as f32).is_normal() && grid.scale > 0.0);
-        match found.values.iter().find(|(_, grid)| is_bad(grid)) {
+        match found.values.iter().chain(&found.layers).find(|(_, grid)| is_bad(grid)) {
             Some((name, grid)) => {
                 let message = format!("found scale {} for {name:?}, expected a number above 0", grid.scale);
                 Err(Error::input(format!("{message}; the file is damaged")).at(path.display()))
@@ -103,7 +111,10 @@ mod tests {
         let grid = |scale: f32, zero| ValueGrid { scale: f64::from(scale), zero };
         let values = BTreeMap::from([("relu".into(), grid(0.1, 0)), ("layer1.0.bn2".into(), grid(1e-30, 255))]);
         let grids = ActivationGrids::new(values);
+        assert!(!String::from_utf8(grids.to_bytes()).unwrap().contains("layers"));
         assert_eq!(ActivationGrids::parse(&grids.to_bytes(), Path::new("a.json")).unwrap(), grids);
+        let of_layers = ActivationGrids::of_layers(BTreeMap::from([("q.weight".into(), grid(0.1, 3))]));
+        assert_eq!(ActivationGrids::parse(&of_layers.to_bytes(), Path::new("a.json")).unwrap(), of_layers);
     }
 
     #[test]
@@ -112,6 +123,7 @@ mod tests {
         for (text, expected) in [
             (file(r#"{"a":{"scale":0.0,"zero":0}}"#), "found scale 0 for \"a\", expected a number above 0"),
             (file(r#"{"a":{"scale":-1.0,"zero":0}}"#), "found scale -1 for"),
+            (file(r#"{},"layers":{"b":{"scale":0.0,"zero":0}}"#), "found scale 0 for \"b\""),
             (file(r#"{"a":{"scale":1e-60,"zero":0}}"#), "found scale 0"),
             (file(r#"{"a":{"scale":1.0,"zero":256}}"#), "is not valid"),
             (file(r#"{"a":{"scale":1.0,"zero":0},"a":{"scale":1.0,"zero":0}}"#), "occurs twice"),

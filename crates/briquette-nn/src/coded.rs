@@ -6,7 +6,7 @@ use briquette_core::encoded::{CodeBlocks, ScaleType};
 use briquette_core::{
     Affine, ColumnScales, Decision, Grid, GridKind, Grouping, Mask, OutputAxis, QuantParams, Result, Rows, Shape, simd,
 };
-use briquette_cpu::{ActivationGrid, PackedInt8};
+use briquette_cpu::{ActivationGrid, CodeGrid, PackedInt8};
 use briquette_formats::TensorSource;
 use briquette_formats::stored::{DecodeBuffers, StoredDir};
 use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch, fit};
@@ -22,7 +22,7 @@ use rayon::prelude::*;
 const SPARSE_PAYS: f64 = 1.0 / 8.0;
 
 /// The operation that uses the codes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Use {
     /// A linear layer with int8 activations on this grid, or float activations for `None`.
     Int8(Option<ActivationGrid>),
@@ -45,11 +45,15 @@ impl Use {
     /// Returns the number of the variant and its group size (0 if it has none).
     pub(crate) fn to_numbers(self) -> (i64, i64) {
         let grid = |grid: ActivationGrid| match grid {
-            ActivationGrid::Asymmetric => 1,
             ActivationGrid::Symmetric => 2,
             ActivationGrid::SymmetricFull => 3,
+            // Only linear layers have a fixed grid.
+            ActivationGrid::Asymmetric | ActivationGrid::Fixed(_) => 1,
         };
         match self {
+            Self::Int8(Some(ActivationGrid::Fixed(CodeGrid { scale, zero }))) => {
+                (14, i64::from(scale.to_bits()) << 8 | i64::from(zero))
+            }
             Self::Int8(None) => (0, 0),
             Self::Int8(Some(activations)) => (grid(activations), 0),
             Self::Conv(activations, _) => (3 + grid(activations), 0),
@@ -76,6 +80,10 @@ impl Use {
             8 => Self::Table,
             9 => Self::Decoded,
             13 => Self::Fixed(shape.try_into().ok()?),
+            14 => {
+                let (scale, zero) = (f32::from_bits(u32::try_from(detail >> 8).ok()?), (detail & 0xff) as u8);
+                Self::Int8(Some(ActivationGrid::Fixed(CodeGrid { scale, zero })))
+            }
             10..=12 => Self::W4A8 { grid: grid(kind - 9), group: usize::try_from(detail).ok()? },
             _ => return None,
         })
@@ -113,6 +121,8 @@ impl Use {
             Self::Int8(Some(grid)) | Self::Conv(grid, _) | Self::W4A8 { grid, .. } => match grid {
                 ActivationGrid::Asymmetric => Activations::DynamicAsymmetric,
                 ActivationGrid::Symmetric | ActivationGrid::SymmetricFull => Activations::DynamicSymmetric,
+                // The grid is not that of a rule for training.
+                ActivationGrid::Fixed(_) => Activations::Float,
             },
             _ => Activations::Float,
         }

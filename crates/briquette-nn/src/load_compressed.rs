@@ -6,9 +6,9 @@ use crate::packed::Packed;
 use crate::{Kind, NameMap, Parameter, holds_codes};
 use briquette_core::encoded::Codes;
 use briquette_core::{Error, GridKind, Grouping, Mask, OutputAxis, Result, Role, Rows};
-use briquette_cpu::{ActivationGrid, MAX_DEPTH};
+use briquette_cpu::{ActivationGrid, CodeGrid, MAX_DEPTH};
 use briquette_formats::stored::StoredDir;
-use briquette_formats::{ActivationRounding, Checkpoint, StoredTensor};
+use briquette_formats::{ActivationGrids, ActivationRounding, Checkpoint, StoredTensor};
 use briquette_ops::compressed;
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{Device, Tensor};
@@ -31,6 +31,7 @@ pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &Na
     let wanted = names.parameters(&module)?;
     let mut places = places_of(&wanted, checkpoint, names)?;
     let looks_up = module.devices().iter().all(compressed::looks_up);
+    let grids = ActivationGrids::of(checkpoint)?;
     let (mut uses, mut of_codes) = (BTreeMap::new(), BTreeMap::new());
     for parameter in wanted {
         let holds_codes = parameter.reparameterized.as_deref() == Some(Packed::NAME);
@@ -38,7 +39,7 @@ pub fn load_compressed<M: Module>(module: M, checkpoint: &Checkpoint, names: &Na
         if parameter.reparameterized.is_some() && !holds_codes {
             continue;
         }
-        let what = use_of(&parameter, place, checkpoint, looks_up);
+        let what = use_of(&parameter, place, (checkpoint, &grids), looks_up);
         check_activations(&parameter, place, checkpoint, what)?;
         warn_of_depth(&parameter, place, checkpoint, what);
         if let Some(what) = what {
@@ -70,9 +71,13 @@ pub fn predicted_bytes<M: Module>(module: &M, checkpoint: &Checkpoint, names: &N
     let places = places_of(&wanted, checkpoint, names)?;
     let holds_codes = module.devices().iter().all(holds_codes);
     let looks_up = module.devices().iter().all(compressed::looks_up);
+    let grids = ActivationGrids::of(checkpoint)?;
     let held = |parameter: &Parameter| {
         let place = *places.get(&parameter.path).filter(|_| holds_codes)?;
-        Some(use_of(parameter, place, checkpoint, looks_up)?.n_bytes(&checkpoint.stored()?.tensors[place.index]))
+        Some(
+            use_of(parameter, place, (checkpoint, &grids), looks_up)?
+                .n_bytes(&checkpoint.stored()?.tensors[place.index]),
+        )
     };
     let n_elements = |parameter: &Parameter| parameter.shape.0.iter().product::<usize>();
     let plain = |parameter: &Parameter| n_elements(parameter) * if parameter.kind == Kind::Bool { 1 } else { 4 };
@@ -103,14 +108,19 @@ impl Use {
 /// Returns the use of a tensor's codes; `None` if its layer cannot hold them.
 ///
 /// `looks_up` is true if rows can be looked up in codes that are packed for multiplication.
-fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint, looks_up: bool) -> Option<Use> {
+fn use_of(
+    parameter: &Parameter,
+    place: ParameterPlace,
+    (checkpoint, grids): (&Checkpoint, &ActivationGrids),
+    looks_up: bool,
+) -> Option<Use> {
     let tensor = checkpoint.stored()?.tensors.get(place.index)?;
     let Codes { bits, grid, grouping, has_columns, .. } = tensor.coding.codes?;
     let is_linear = parameter.role != Role::Embedding && parameter.conv_dims().is_none();
     if grid == GridKind::Asymmetric || parameter.rows().n_cols == 0 || has_columns && !is_linear {
         return None;
     }
-    let (n_in, activations) = (parameter.rows().n_cols, activations_of(tensor));
+    let (n_in, activations) = (parameter.rows().n_cols, activations_of(tensor, grids));
     let is_by_row = !matches!(grouping, Grouping::Group(_));
     let as_product = || match (grouping, activations?) {
         (Grouping::Group(group), None) if bits <= 4 => Some(Use::Int4 { group }),
@@ -146,9 +156,14 @@ fn use_of(parameter: &Parameter, place: ParameterPlace, checkpoint: &Checkpoint,
 
 /// Returns the activation grid of a tensor (inner `None`: float activations); `None` if it is not supported
 /// here.
-fn activations_of(tensor: &StoredTensor) -> Option<Option<ActivationGrid>> {
+fn activations_of(tensor: &StoredTensor, grids: &ActivationGrids) -> Option<Option<ActivationGrid>> {
     Some(match tensor.activations {
-        None | Some(ActivationRounding::Fixed) => None,
+        None => None,
+        // Without a grid of the layer, the network rounds its inputs.
+        Some(ActivationRounding::Fixed) => {
+            let grid = grids.layers.get(tensor.info.name.as_str());
+            grid.map(|grid| ActivationGrid::Fixed(CodeGrid { scale: grid.scale as f32, zero: grid.zero }))
+        }
         Some(ActivationRounding::Asymmetric) => Some(ActivationGrid::Asymmetric),
         Some(ActivationRounding::Symmetric) => Some(ActivationGrid::Symmetric),
         Some(ActivationRounding::SymmetricFull) => Some(ActivationGrid::SymmetricFull),

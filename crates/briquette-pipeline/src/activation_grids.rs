@@ -11,10 +11,11 @@ use briquette_writer::{Plan, RunOptions, TensorPlan};
 
 /// Chooses a grid for each activation that the plan's layers with static int8 need; `None` if there are no such layers.
 ///
-/// Layers that the network does not use keep their float activations. Layers whose codes come from the model keep their grids.
+/// Layers that the network does not use keep their float activations. Layers whose codes come from the model keep their grids. In a
+/// network with attention, linear layers have grids, and inputs of convolutions get the range of each image.
 ///
 /// # Errors
-/// - Config: the network has attention or no convolution, there is no data, or it is of another kind.
+/// - Config: the network has neither attention nor convolutions, there is no data, or it is of another kind.
 /// - Input: the data or the model is damaged.
 /// - Refused: an activation is not finite, or is always zero.
 /// - Io and Interrupted.
@@ -34,7 +35,9 @@ pub(crate) fn choose(
         let calibration = recipe.calibration.as_ref();
         let calibration =
             calibration.ok_or_else(|| Error::config("calibration.data: missing; int8-static runs the model on it"))?;
-        grids.values.extend(new_grids(calibration, plan, checkpoint, options)?);
+        let new = new_grids(calibration, plan, checkpoint, options)?;
+        grids.values.extend(new.values);
+        grids.layers.extend(new.layers);
     }
     Ok(Some(grids))
 }
@@ -51,6 +54,6 @@ fn new_grids(
     _: &mut Plan,
     _: &Checkpoint,
     _: &RunOptions,
-) -> Result<std::collections::BTreeMap<String, briquette_formats::ValueGrid>> {
+) -> Result<ActivationGrids> {
     Err(Error::lacks_feature("model", "run models").at("calibration.data"))
 }

@@ -1,6 +1,7 @@
 //! The mapping of a row of floats to codes, and the range of its values.
 
 use crate::activations::ActivationGrid;
+use crate::image_codes::CodeGrid;
 
 /// The mapping of a row to codes: `code = clamp(round(x * inverse) + zero, 0, 255)`.
 #[derive(Clone, Copy)]
@@ -46,6 +47,11 @@ impl RowQuantizer {
         }
         let zero = round(-min / scale).clamp(0.0, 255.0) as i32;
         Self { scale, zero, inverse: 1.0 / scale }
+    }
+
+    /// Returns the quantizer of a grid that is known.
+    pub(crate) fn fixed(grid: CodeGrid) -> Self {
+        Self { scale: grid.scale, zero: grid.zero.into(), inverse: 1.0 / grid.scale }
     }
 
     /// Returns the code of a value.
@@ -99,6 +105,7 @@ impl ValueRange {
             ActivationGrid::Symmetric => RowQuantizer::symmetric(self.magnitude, 127.0),
             ActivationGrid::SymmetricFull => RowQuantizer::symmetric(self.magnitude, 127.5),
             ActivationGrid::Asymmetric => RowQuantizer::asymmetric(self.min, self.max, self.magnitude),
+            ActivationGrid::Fixed(grid) => RowQuantizer::fixed(grid),
         }
     }
 }

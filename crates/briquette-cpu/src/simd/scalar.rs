@@ -17,7 +17,7 @@ fn magnitude(x: &[f32]) -> u32 {
 #[inline(always)]
 pub(crate) fn value_range(x: &[f32], grid: ActivationGrid) -> ValueRange {
     let (min, max) = match grid {
-        ActivationGrid::Symmetric | ActivationGrid::SymmetricFull => (0.0, 0.0),
+        ActivationGrid::Symmetric | ActivationGrid::SymmetricFull | ActivationGrid::Fixed(_) => (0.0, 0.0),
         ActivationGrid::Asymmetric => {
             x.iter().fold((0.0_f32, 0.0_f32), |(min, max), &value| (min.min(value), max.max(value)))
         }

@@ -63,6 +63,10 @@ pub fn round_activations<const D: usize>(x: Tensor<D>, n_cols: usize, grid: Acti
             let scale = or_one((max - min.clone()).div_scalar(255.0));
             (scale.clone(), min.neg().div(scale).round().clamp(0.0, 255.0))
         }
+        ActivationGrid::Fixed(grid) => {
+            let of_rows = |number: f32| Tensor::full([x.dims()[0], 1], number, (&x.device(), DType::F32));
+            (of_rows(grid.scale), of_rows(grid.zero.into()))
+        }
         ActivationGrid::Symmetric | ActivationGrid::SymmetricFull => {
             let n_steps = if grid == ActivationGrid::Symmetric { 127.0 } else { 127.5 };
             let scale = or_one(x.clone().abs().max_dim(1).div_scalar(n_steps));

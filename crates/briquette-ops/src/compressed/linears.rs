@@ -32,5 +32,5 @@ fn shared_grid(layers: &[CodedLinear]) -> Option<ActivationGrid> {
         let is_placed = weights.placed.on_host().is_none() && weights.placed.n_bits() == 8;
         is_placed && weights.takes_codes_of(first)
     };
-    first.grid.filter(|_| layers.len() > 1 && layers.iter().all(is_alike))
+    first.grid.filter(|grid| !grid.is_fixed() && layers.len() > 1 && layers.iter().all(is_alike))
 }

@@ -6,9 +6,10 @@ use crate::training::spec_of;
 use briquette_core::{Error, Result};
 use briquette_eval::{ObservedValue, Samples, ValueStatistics, value_ranges};
 use briquette_formats::{ActivationGrids, Checkpoint, ValueGrid};
-use briquette_graph::ValueId;
 use briquette_graph::fixed_values::fixed_values;
+use briquette_graph::op::{Composite, Op};
 use briquette_graph::to_onnx::static_int8::check_convolutional;
+use briquette_graph::{Graph, Operand, ValueId};
 use briquette_methods::quant::Activations;
 use briquette_models::{Arch, GraphNet};
 use briquette_recipe::CalibrationRun;
@@ -25,7 +26,7 @@ pub(super) fn new_grids(
     plan: &mut Plan,
     checkpoint: &Checkpoint,
     options: &RunOptions,
-) -> Result<BTreeMap<String, ValueGrid>> {
+) -> Result<ActivationGrids> {
     let network = StaticNetwork::open(calibration, checkpoint, options)?;
     float_unused(plan, &network.used_weights());
     let weights: BTreeSet<String> =
@@ -33,21 +34,26 @@ pub(super) fn new_grids(
     let wanted = network.values_of(&weights)?;
     let mut known = ActivationGrids::of_training(checkpoint)?.values;
     known.retain(|name, _| wanted.iter().any(|value| network.name(value.id) == name));
-    if known.len() == wanted.len() {
+    if !known.is_empty() && known.len() == wanted.len() {
         plan.remarks.push(format!("Static int8: the grids of {} activations are those of the training.", known.len()));
-        return Ok(known);
+        return Ok(ActivationGrids::new(known));
     }
-    let (grids, n_images) = network.observed(&wanted)?;
+    let (values, n_items) = network.observed(&wanted)?;
     let range = calibration.activation_range;
     plan.remarks
-        .push(format!("Static int8: grids of {} activations, ranges by {range} over {n_images} images.", grids.len()));
-    Ok(grids)
+        .push(format!("Static int8: grids of {} activations, ranges by {range} over {n_items} items.", values.len()));
+    if !network.has_attention {
+        return Ok(ActivationGrids::new(values));
+    }
+    let layers = network.of_layers(&values, &weights);
+    round_others_dynamically(plan, &layers);
+    Ok(ActivationGrids::of_layers(layers))
 }
 
-/// Chooses the grids of the layers with these weights.
+/// Chooses the grids of the layers with these weights, for a training.
 ///
 /// # Errors
-/// See [`choose`](super::choose).
+/// See [`choose`](super::choose). Config: the network has attention.
 pub(crate) fn grids_of(
     weights: &BTreeSet<String>,
     calibration: &CalibrationRun,
@@ -55,6 +61,8 @@ pub(crate) fn grids_of(
     options: &RunOptions,
 ) -> Result<ActivationGrids> {
     let network = StaticNetwork::open(calibration, checkpoint, options)?;
+    // It tells what is expected.
+    check_convolutional(network.blank.graph())?;
     let (grids, _) = network.observed(&network.values_of(weights)?)?;
     Ok(ActivationGrids::new(grids))
 }
@@ -68,6 +76,7 @@ struct StaticNetwork<'a> {
     device: Device,
     /// The network without weights.
     blank: GraphNet,
+    has_attention: bool,
 }
 
 impl<'a> StaticNetwork<'a> {
@@ -79,8 +88,11 @@ impl<'a> StaticNetwork<'a> {
             return Err(Error::config(message));
         }
         let (blank, _) = GraphNet::blank(arch, checkpoint, &device)?;
-        check_convolutional(blank.graph())?;
-        Ok(Self { calibration, checkpoint, options, arch, device, blank })
+        let has_attention = has_attention(blank.graph());
+        if !has_attention {
+            check_convolutional(blank.graph())?;
+        }
+        Ok(Self { calibration, checkpoint, options, arch, device, blank, has_attention })
     }
 
     fn name(&self, value: ValueId) -> &str {
@@ -95,14 +107,49 @@ impl<'a> StaticNetwork<'a> {
         nodes.flat_map(|node| node.weights()).map(|(_, weight)| graph.weights[weight.0].name.clone()).collect()
     }
 
+    /// Returns each linear layer with one of these weights: its weight, and the value that it multiplies.
+    fn linear_layers<'n>(&'n self, weights: &'n BTreeSet<String>) -> impl Iterator<Item = (&'n str, ValueId)> {
+        let graph = self.blank.graph();
+        let linear = graph.nodes.iter().filter(|node| node.op == Op::Composite(Composite::Linear));
+        let layers = linear.filter_map(|node| match node.inputs.as_slice() {
+            [Operand::Value(input), Operand::Weight(weight), ..] => {
+                Some((graph.weights[weight.0].name.as_str(), *input))
+            }
+            _ => None,
+        });
+        layers.filter(|(weight, _)| weights.contains(*weight))
+    }
+
+    /// Returns the grid of each layer's input. A weight of several layers has a grid if these have the same.
+    fn of_layers(
+        &self,
+        values: &BTreeMap<String, ValueGrid>,
+        weights: &BTreeSet<String>,
+    ) -> BTreeMap<String, ValueGrid> {
+        let (mut found, mut differ) = (BTreeMap::new(), BTreeSet::new());
+        for (weight, input) in self.linear_layers(weights) {
+            let Some(grid) = values.get(self.name(input)) else { continue };
+            if found.insert(weight.to_string(), *grid).is_some_and(|other| other != *grid) {
+                differ.insert(weight.to_string());
+            }
+        }
+        found.retain(|weight, _| !differ.contains(weight));
+        found
+    }
+
     /// Returns the values that need a grid if the layers with these weights have static activations.
     fn values_of(&self, weights: &BTreeSet<String>) -> Result<Vec<ObservedValue>> {
+        if self.has_attention {
+            let inputs: BTreeSet<ValueId> = self.linear_layers(weights).map(|(_, input)| input).collect();
+            let computed = inputs.into_iter().filter(|input| self.blank.computes(*input));
+            return Ok(computed.map(|id| ObservedValue { id, range_of: id }).collect());
+        }
         let found = fixed_values(self.blank.graph(), &|name| weights.contains(name))?;
         let computed = found.into_iter().filter(|fixed| self.blank.computes(fixed.value));
         Ok(computed.map(|fixed| ObservedValue { id: fixed.value, range_of: fixed.range_of }).collect())
     }
 
-    /// Runs the network on the calibration data. Returns the grid of each value by name, and the number of images.
+    /// Runs the network on the calibration data. Returns the grid of each value by name, and the number of items.
     fn observed(&self, values: &[ObservedValue]) -> Result<(BTreeMap<String, ValueGrid>, usize)> {
         let Self { calibration, checkpoint, options, arch, device, .. } = self;
         let spec = spec_of(&calibration.data);
@@ -120,7 +167,7 @@ impl<'a> StaticNetwork<'a> {
         let grid = |(id, statistics): (ValueId, ValueStatistics)| {
             let (name, affine) = (self.name(id).to_string(), statistics.affine());
             if !affine.scale.is_normal() {
-                let message = "an activation is zero for all images; use other images, or exclude its layer";
+                let message = "an activation is zero for all items; use other data, or exclude its layer";
                 return Err(Error::refused(message).at(name));
             }
             // The zero point of codes from 0 is 128 above that of codes from -128.
@@ -129,6 +176,21 @@ impl<'a> StaticNetwork<'a> {
         };
         let grids = found.values.into_iter().map(grid).collect::<Result<_>>()?;
         Ok((grids, found.n_items))
+    }
+}
+
+fn has_attention(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| matches!(node.op, Op::Composite(Composite::Attention(_))))
+}
+
+/// Plans ranges of single rows and images for layers without a grid: convolutions, whose outputs are no codes in a network with
+/// attention, and weights that several layers share.
+fn round_others_dynamically(plan: &mut Plan, layers: &BTreeMap<String, ValueGrid>) {
+    let mut shared = SharedTreatments::default();
+    let has_none = |tensor: &&mut TensorPlan| is_static(tensor) && !layers.contains_key(tensor.info.name.as_str());
+    for tensor in plan.tensors.iter_mut().filter(has_none) {
+        tensor.quant.iter_mut().for_each(|quant| quant.activations = Activations::DynamicAsymmetric);
+        tensor.share(&mut shared);
     }
 }
 

@@ -66,12 +66,15 @@ pub(in crate::simd) fn quantize(x: &[f32], row: RowQuantizer, codes: &mut [u8]) 
         return scalar::quantize(x, row, codes);
     }
     let (inverse, zero) = (_mm512_set1_ps(row.inverse), _mm512_set1_epi16(row.zero as i16));
+    let most = _mm512_set1_ps(32767.0);
     // Packing works in lanes of 16 bytes; this permutation restores the order.
     let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     for at in (0..x.len()).step_by(64) {
         let mut steps = [_mm512_setzero_si512(); 4];
         for (i, steps) in steps.iter_mut().enumerate() {
-            *steps = _mm512_cvtps_epi32(_mm512_mul_ps(load_floats(x, at + 16 * i), inverse));
+            // Values above a fixed grid may exceed i32, whose conversion would give the lowest code.
+            let in_steps = _mm512_mul_ps(load_floats(x, at + 16 * i), inverse);
+            *steps = _mm512_cvtps_epi32(_mm512_min_ps(in_steps, most));
         }
         let low = _mm512_adds_epi16(_mm512_packs_epi32(steps[0], steps[1]), zero);
         let high = _mm512_adds_epi16(_mm512_packs_epi32(steps[2], steps[3]), zero);

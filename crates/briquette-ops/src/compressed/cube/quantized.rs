@@ -83,7 +83,8 @@ impl QuantizedOps for CubeBackend {
             let y = if has_bias { <Self as FloatTensorOps<Self>>::float_add(y, bias) } else { y };
             reshape(y, shape.clone())
         };
-        let y = match (on_cuda(&weights.placed), weights.grid) {
+        // Inputs on a fixed grid were rounded before.
+        let y = match (on_cuda(&weights.placed), weights.grid.filter(|grid| !grid.is_fixed())) {
             (CudaLinear::Int8(weights), Some(grid)) => {
                 let epilogue = DeviceEpilogue { shift, ..DeviceEpilogue::default() };
                 weights.linear(&x, grid != ActivationGrid::Asymmetric, &epilogue)

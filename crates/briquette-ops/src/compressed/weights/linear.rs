@@ -205,9 +205,10 @@ impl LinearWeights {
     }
 
     /// Returns the grid on which activations are fake-quantized before the product, because no kernel of the
-    /// device multiplies these codes by int8 codes.
+    /// device multiplies these codes by int8 codes, or none rounds to a fixed grid.
     pub(in crate::compressed) fn rounds_before(&self) -> Option<ActivationGrid> {
-        self.grid.filter(|_| self.placed.on_host().is_none() && self.placed.n_bits() == 4)
+        let has_no_kernel = |grid: &ActivationGrid| self.placed.n_bits() == 4 || grid.is_fixed();
+        self.grid.filter(|grid| self.placed.on_host().is_none() && has_no_kernel(grid))
     }
 
     /// Returns the number of outputs.
