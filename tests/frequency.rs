@@ -108,7 +108,7 @@ fn a_table_that_a_training_freezes_keeps_its_codes() {
     };
     sandbox.write("r.toml", recipe("freeze = [\"embeddings.**\"]"));
     let report = sandbox.json("distill r.toml --quiet --device cpu");
-    assert!(scheme_of_table(&report).ends_with("-frequency"), "{report}");
+    assert!(scheme_of_table(&report).contains("-frequency"), "{report}");
     assert!(report["after"]["file_bytes"].as_u64().unwrap() <= 24_000, "{report}");
     sandbox.ok("verify out");
     // The budget alone chooses and rounds the table in the same way.

@@ -78,7 +78,7 @@ impl Costs {
         let is_open =
             |tensor: &TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.range == ScaleSearch::Step(None));
         // A training rounds to one step for each tensor, or leaves a tensor as it is.
-        let may_follow = |tensor: &TensorPlan| is_open(tensor) && recipe.keeps_rounded(&tensor.info.name);
+        let may_follow = |tensor: &TensorPlan| is_open(tensor) && budget.keeps_rounded(&tensor.info.name);
         let rows = match budget.has_steps {
             true => frequency::row_steps(recipe, &plan, &checkpoint, may_follow)?,
             false => BTreeMap::new(),

@@ -8,7 +8,7 @@ use crate::parse::memory::{bytes_of, without_unit};
 use crate::parse::raw::{RawBudget, RawRecipe};
 use crate::parse::stage::{RecipePart, Stage};
 use crate::parse::words::one_of;
-use briquette_core::{Error, Result};
+use briquette_core::{Error, Patterns, Result};
 use std::path::PathBuf;
 
 /// Default number of items that measure sensitivity.
@@ -18,7 +18,7 @@ const N_SAMPLES: usize = 64;
 const MIN_BYTES: u64 = 1000;
 
 /// The budget that chooses step sizes or schemes of tensors.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Budget {
     /// The bound on the size or the quality of the output.
     pub target: Target,
@@ -28,6 +28,8 @@ pub struct Budget {
     pub has_steps: bool,
     /// Schemes that a tensor may get, dense or pruned.
     pub schemes: Vec<SchemeChoice>,
+    /// The tensors that a training with the step sizes freezes; `None` without such a training.
+    pub frozen: Option<Patterns>,
 }
 
 /// The bound on the size or the quality of an output.
@@ -165,6 +167,11 @@ impl Sensitivity {
 }
 
 impl Budget {
+    /// Returns whether a tensor stays as it is rounded, so that its rows may have steps of their own.
+    pub fn keeps_rounded(&self, name: &str) -> bool {
+        self.frozen.as_ref().is_none_or(|frozen| frozen.matches(name))
+    }
+
     /// Reads the budget of a recipe and checks it against the stages.
     ///
     /// Returns `None` if the recipe has no budget and no stage needs one.
@@ -183,7 +190,9 @@ impl Budget {
                 false => Ok(None),
             };
         };
-        if parts.iter().any(RecipePart::learns_steps) {
+        let learner = parts.iter().find(|part| part.learns_steps()).and_then(|part| part.then.as_distill());
+        let frozen = learner.map(|stage| stage.freeze.clone());
+        if learner.is_some() {
             check_learned(parts, keys)?;
         }
         if !stages.iter().any(is_open) {
@@ -200,7 +209,7 @@ impl Budget {
         let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
         let sensitivity = Sensitivity::from_raw(keys, has_data)?;
         let target = Target::from_raw(keys, raw)?;
-        Ok(Some(Self { target, sensitivity, has_steps, schemes }))
+        Ok(Some(Self { target, sensitivity, has_steps, schemes, frozen }))
     }
 }
 

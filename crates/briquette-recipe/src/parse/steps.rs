@@ -81,12 +81,6 @@ impl Recipe {
         self.budget.is_some() && self.parts.iter().any(RecipePart::learns_steps)
     }
 
-    /// Returns whether trainings with the budget's step sizes leave a tensor as it is rounded.
-    pub fn keeps_rounded(&self, name: &str) -> bool {
-        let mut stages = self.parts.iter().filter(|part| part.learns_steps()).filter_map(|part| part.then.as_distill());
-        stages.all(|stage| stage.freeze.matches(name))
-    }
-
     /// Returns the recipe with rounding to the nearest.
     #[must_use]
     pub fn to_nearest(mut self) -> Self {
