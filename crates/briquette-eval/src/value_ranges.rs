@@ -2,7 +2,7 @@
 
 use crate::outputs::ItemProgress;
 use crate::samples::{RunBatch, Samples, no_item, run_batches};
-use briquette_core::{Affine, Error, Grid, GridKind, Result, simd};
+use briquette_core::{Affine, ColumnScales, Error, Grid, GridKind, Result, simd};
 use briquette_formats::Checkpoint;
 use briquette_graph::ValueId;
 use briquette_methods::quant::{ActivationHistogram, ActivationRange};
@@ -17,12 +17,21 @@ use std::collections::BTreeMap;
 const N_BINS: usize = 2048;
 
 /// A value to observe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ObservedValue {
     /// The value.
     pub id: ValueId,
     /// The observed value whose range it has: itself, or the input of a pool or reshape.
     pub range_of: ValueId,
+    /// Scales of columns, which the value is multiplied by before it is rounded.
+    pub columns: Option<ColumnScales>,
+}
+
+impl ObservedValue {
+    /// Describes a value without scales of columns.
+    pub fn new(id: ValueId, range_of: ValueId) -> Self {
+        Self { id, range_of, columns: None }
+    }
 }
 
 /// The range and the channels of a value.
@@ -85,7 +94,8 @@ pub fn value_ranges(
     let network = load_some(network, checkpoint, checkpoint.layout(), &names, &|_| true)?;
     let n_passes = if range == ActivationRange::MinMax { 2 } else { 3 };
     let values = observed.iter().map(|value| value.id).collect();
-    let mut runs = Runs { network, batches, values, device, n_passes, n_done: 0 };
+    let columns = observed.iter().filter_map(|value| Some((value.id, value.columns.clone()?))).collect();
+    let mut runs = Runs { network, batches, values, columns, device, n_passes, n_done: 0 };
     let (extremes, n_items) = runs.extremes(progress)?;
     if n_items == 0 {
         return Err(no_item(spec));
@@ -150,6 +160,7 @@ struct Runs<'a> {
     network: GraphNet,
     batches: Vec<RunBatch>,
     values: Vec<ValueId>,
+    columns: BTreeMap<ValueId, ColumnScales>,
     device: &'a Device,
     n_passes: usize,
     /// Number of batches so far.
@@ -168,7 +179,9 @@ impl Runs<'_> {
             let mut batch = batch.clone();
             if let Some(inputs) = batch.read(self.device)? {
                 self.network.observe_values(&inputs, &self.values, &mut |id, value: &AnyTensor| {
-                    each(id, &value.to_f32("an activation")?, &value.dims())
+                    let mut values = value.to_f32("an activation")?;
+                    self.columns.get(&id).into_iter().for_each(|columns| columns.multiply(&mut values));
+                    each(id, &values, &value.dims())
                 })?;
                 n_items += batch.n_items();
             }
@@ -258,7 +271,7 @@ mod tests {
         let device = device("cpu").unwrap();
         let samples = Samples { n, seed: 1 };
         // The images and the output of the first layer.
-        let values = [0, 1].map(|id| ObservedValue { id: ValueId(id), range_of: ValueId(id) });
+        let values = [0, 1].map(|id| ObservedValue::new(ValueId(id), ValueId(id)));
         let over = (&data, &spec);
         guarded(&device, || {
             value_ranges(&checkpoint, arch, &device, over, (samples, range), &values, &mut |_, _| Ok(()))

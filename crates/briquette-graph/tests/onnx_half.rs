@@ -94,6 +94,9 @@ fn products_compute_in_f16_and_norms_in_f32() {
             _ => {}
         }
     }
+    let reads = |op: &str, name: &str| found.model.nodes.iter().any(|node| node.op == op && node.inputs[0] == name);
+    let casts = found.model.nodes.iter().filter(|node| node.op == "Cast" && node.inputs[0].ends_with("/f16"));
+    casts.for_each(|cast| assert!(!reads("ReduceMean", &cast.outputs[0]), "{cast:?}"));
     // Nodes that stay in f32 keep all that the file has, and their names.
     let kept = found.model.nodes.iter().filter(|node| before.model.nodes.contains(node)).count();
     assert!(kept > 10, "{kept}");

@@ -3,6 +3,7 @@
 #[cfg(feature = "model")]
 mod observe;
 
+use crate::frequency::ScaledSource;
 use briquette_core::{Error, Result};
 use briquette_formats::{ActivationGrids, Checkpoint};
 use briquette_methods::quant::Activations;
@@ -22,7 +23,7 @@ use briquette_writer::{Plan, RunOptions, TensorPlan};
 pub(crate) fn choose(
     recipe: &Recipe,
     plan: &mut Plan,
-    checkpoint: &Checkpoint,
+    (checkpoint, scaled): (&Checkpoint, &ScaledSource),
     options: &RunOptions,
 ) -> Result<Option<ActivationGrids>> {
     let is_static = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.activations == Activations::Static);
@@ -35,7 +36,7 @@ pub(crate) fn choose(
         let calibration = recipe.calibration.as_ref();
         let calibration =
             calibration.ok_or_else(|| Error::config("calibration.data: missing; int8-static runs the model on it"))?;
-        let new = new_grids(calibration, plan, checkpoint, options)?;
+        let new = new_grids(calibration, plan, (checkpoint, scaled), options)?;
         grids.values.extend(new.values);
         grids.layers.extend(new.layers);
     }
@@ -52,7 +53,7 @@ use observe::new_grids;
 fn new_grids(
     _: &briquette_recipe::CalibrationRun,
     _: &mut Plan,
-    _: &Checkpoint,
+    _: (&Checkpoint, &ScaledSource),
     _: &RunOptions,
 ) -> Result<ActivationGrids> {
     Err(Error::lacks_feature("model", "run models").at("calibration.data"))

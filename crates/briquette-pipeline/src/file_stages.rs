@@ -75,7 +75,7 @@ pub(crate) fn draft_of_size(
     solve::shares(recipe, &mut plan, &checkpoint, scratch, &workers)?;
     let mut scaled = frequency::scaled(recipe, &mut plan, &checkpoint, origin.rounded.as_deref(), &workers)?;
     column_scales::choose(recipe, &mut plan, &checkpoint, scratch, &mut scaled, &workers)?;
-    let grids = activation_grids::choose(asked, &mut plan, &checkpoint, options)?;
+    let grids = activation_grids::choose(asked, &mut plan, (&checkpoint, &scaled), options)?;
     let mut prediction = plan.predict()?;
     if let Some(SizeRange { most, .. }) = wanted {
         prediction.n_bytes = prediction.n_bytes.min(most);

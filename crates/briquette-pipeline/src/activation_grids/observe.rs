@@ -1,11 +1,12 @@
 //! Runs a model on calibration data, and chooses the grids of its activations.
 
 use crate::arch::arch_of;
+use crate::frequency::ScaledSource;
 use crate::memory::run_model;
 use crate::training::spec_of;
-use briquette_core::{Error, Result};
+use briquette_core::{ColumnScales, Error, Result};
 use briquette_eval::{ObservedValue, Samples, ValueStatistics, value_ranges};
-use briquette_formats::{ActivationGrids, Checkpoint, ValueGrid};
+use briquette_formats::{ActivationGrids, Checkpoint, TensorSource, ValueGrid};
 use briquette_graph::fixed_values::fixed_values;
 use briquette_graph::op::{Composite, Op};
 use briquette_graph::to_onnx::static_int8::check_convolutional;
@@ -24,14 +25,16 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) fn new_grids(
     calibration: &CalibrationRun,
     plan: &mut Plan,
-    checkpoint: &Checkpoint,
+    (checkpoint, scaled): (&Checkpoint, &ScaledSource),
     options: &RunOptions,
 ) -> Result<ActivationGrids> {
     let network = StaticNetwork::open(calibration, checkpoint, options)?;
     float_unused(plan, &network.used_weights());
     let weights: BTreeSet<String> =
         plan.tensors.iter().filter(|tensor| is_static(tensor)).map(|tensor| tensor.info.name.to_string()).collect();
-    let wanted = network.values_of(&weights)?;
+    let mut wanted = network.values_of(&weights)?;
+    let columns = network.columns_of(plan, scaled, &weights)?;
+    wanted.iter_mut().for_each(|value| value.columns = columns.get(&value.id).cloned().flatten());
     let mut known = ActivationGrids::of_training(checkpoint)?.values;
     known.retain(|name, _| wanted.iter().any(|value| network.name(value.id) == name));
     if !known.is_empty() && known.len() == wanted.len() {
@@ -45,7 +48,7 @@ pub(super) fn new_grids(
     if !network.has_attention {
         return Ok(ActivationGrids::new(values));
     }
-    let layers = network.of_layers(&values, &weights);
+    let layers = network.of_layers(&values, &weights, &columns);
     round_others_dynamically(plan, &layers);
     Ok(ActivationGrids::of_layers(layers))
 }
@@ -66,6 +69,9 @@ pub(crate) fn grids_of(
     let (grids, _) = network.observed(&network.values_of(weights)?)?;
     Ok(ActivationGrids::new(grids))
 }
+
+/// The scales of columns that multiply each value before it is rounded.
+type InputColumns = BTreeMap<ValueId, Option<ColumnScales>>;
 
 /// A network whose activations get grids.
 struct StaticNetwork<'a> {
@@ -120,14 +126,34 @@ impl<'a> StaticNetwork<'a> {
         layers.filter(|(weight, _)| weights.contains(*weight))
     }
 
+    /// Returns the scales of columns for the inputs of layers in a network with attention. A value is left out if its layers have different
+    /// ones.
+    fn columns_of(&self, plan: &Plan, scaled: &ScaledSource, weights: &BTreeSet<String>) -> Result<InputColumns> {
+        let (mut found, mut differ) = (InputColumns::new(), BTreeSet::new());
+        for (weight, input) in self.linear_layers(weights).filter(|_| self.has_attention) {
+            let tensor = plan.tensors.iter().find(|tensor| tensor.info.name == weight);
+            let has_columns = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.has_columns);
+            let columns = match tensor.filter(has_columns) {
+                Some(tensor) => scaled.columns(tensor.index())?,
+                None => None,
+            };
+            if found.insert(input, columns.clone()).is_some_and(|other| other != columns) {
+                differ.insert(input);
+            }
+        }
+        found.retain(|input, _| !differ.contains(input));
+        Ok(found)
+    }
+
     /// Returns the grid of each layer's input. A weight of several layers has a grid if these have the same.
     fn of_layers(
         &self,
         values: &BTreeMap<String, ValueGrid>,
         weights: &BTreeSet<String>,
+        columns: &InputColumns,
     ) -> BTreeMap<String, ValueGrid> {
         let (mut found, mut differ) = (BTreeMap::new(), BTreeSet::new());
-        for (weight, input) in self.linear_layers(weights) {
+        for (weight, input) in self.linear_layers(weights).filter(|(_, input)| columns.contains_key(input)) {
             let Some(grid) = values.get(self.name(input)) else { continue };
             if found.insert(weight.to_string(), *grid).is_some_and(|other| other != *grid) {
                 differ.insert(weight.to_string());
@@ -142,11 +168,11 @@ impl<'a> StaticNetwork<'a> {
         if self.has_attention {
             let inputs: BTreeSet<ValueId> = self.linear_layers(weights).map(|(_, input)| input).collect();
             let computed = inputs.into_iter().filter(|input| self.blank.computes(*input));
-            return Ok(computed.map(|id| ObservedValue { id, range_of: id }).collect());
+            return Ok(computed.map(|id| ObservedValue::new(id, id)).collect());
         }
         let found = fixed_values(self.blank.graph(), &|name| weights.contains(name))?;
         let computed = found.into_iter().filter(|fixed| self.blank.computes(fixed.value));
-        Ok(computed.map(|fixed| ObservedValue { id: fixed.value, range_of: fixed.range_of }).collect())
+        Ok(computed.map(|fixed| ObservedValue::new(fixed.value, fixed.range_of)).collect())
     }
 
     /// Runs the network on the calibration data. Returns the grid of each value by name, and the number of items.

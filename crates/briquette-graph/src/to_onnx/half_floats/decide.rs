@@ -35,8 +35,35 @@ struct Constant {
 }
 
 impl Decisions {
-    /// Decides for every node, in order.
+    /// Decides for every node.
     pub(super) fn of(network: &OnnxNetwork, holds: &dyn Fn(&str) -> Result<bool>) -> Result<Self> {
+        let (mut held, mut precise) = (BTreeMap::new(), BTreeSet::new());
+        loop {
+            let found = Self::with_precise(network, &precise, &mut held, holds)?;
+            let new = found.inputs_of_means(&network.model);
+            if new.is_empty() {
+                return Ok(found);
+            }
+            precise.extend(new);
+        }
+    }
+
+    /// Returns the nodes in f16 whose results a `ReduceMean` reads. A mean is part of a norm, which needs inputs in f32: onnxruntime
+    /// joins a conversion before the operators of a norm with them, and then refuses its weights.
+    fn inputs_of_means(&self, model: &OnnxModel) -> Vec<usize> {
+        let means = model.nodes.iter().filter(|node| node.op == "ReduceMean");
+        let inputs: BTreeSet<&String> = means.filter_map(|node| node.inputs.first()).collect();
+        let is_read = |index: &usize| model.nodes[*index].outputs.iter().any(|output| inputs.contains(output));
+        (0..model.nodes.len()).filter(|index| self.nodes[*index]).filter(is_read).collect()
+    }
+
+    /// Decides for every node in order; `precise` nodes stay in f32.
+    fn with_precise(
+        network: &OnnxNetwork,
+        precise: &BTreeSet<usize>,
+        held: &mut BTreeMap<String, bool>,
+        holds: &dyn Fn(&str) -> Result<bool>,
+    ) -> Result<Self> {
         let model = &network.model;
         let outputs = model.outputs.iter().map(|output| output.name.clone());
         let inner = model.nodes.iter().filter_map(|node| node.carried.as_ref()).flat_map(|carried| &carried.inner);
@@ -46,11 +73,11 @@ impl Decisions {
             floats: floats_of(model),
             constants: constants_of(network),
             coded: BTreeSet::new(),
-            held: BTreeMap::new(),
+            held,
             holds,
         };
-        for node in &model.nodes {
-            let is_half = to.is_half(node)?;
+        for (index, node) in model.nodes.iter().enumerate() {
+            let is_half = !precise.contains(&index) && to.is_half(node)?;
             to.record(node, is_half);
         }
         to.weights(model)?;
@@ -66,7 +93,7 @@ struct Decider<'a> {
     /// Results of `DequantizeLinear`, which programs fuse with their products.
     coded: BTreeSet<String>,
     /// Whether f16 holds a constant, for those that were asked for.
-    held: BTreeMap<String, bool>,
+    held: &'a mut BTreeMap<String, bool>,
     holds: &'a dyn Fn(&str) -> Result<bool>,
 }
 

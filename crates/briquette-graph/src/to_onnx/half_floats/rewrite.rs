@@ -49,8 +49,10 @@ impl Rewriter<'_> {
     }
 
     fn wide_node(&mut self, mut node: OnnxNode) {
+        let reads_shape = node.domain.is_empty() && matches!(&*node.op, "Shape" | "Size");
         for name in node.inputs.iter_mut().filter(|name| !name.is_empty()) {
-            *name = self.wide(name);
+            let is_half = self.decisions.values.contains(name);
+            *name = if reads_shape && is_half { self.half(name) } else { self.wide(name) };
         }
         self.nodes.push(node);
     }

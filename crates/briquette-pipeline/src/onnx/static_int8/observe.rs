@@ -47,7 +47,7 @@ pub(super) fn observed(
     let spec = spec_of(&how.data);
     let data = spec.open(arch.task())?;
     let values: Vec<ObservedValue> =
-        plan.observed().into_iter().map(|(id, range_of)| ObservedValue { id, range_of }).collect();
+        plan.observed().into_iter().map(|(id, range_of)| ObservedValue::new(id, range_of)).collect();
     let samples = Samples { n: how.n_samples, seed: how.seed };
     options.progress.begin("calibrate", 0);
     let mut after_batch = |done, total| {
