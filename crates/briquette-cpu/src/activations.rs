@@ -1,8 +1,16 @@
 //! Types and quantization grids of activations.
 
-use crate::image_codes::CodeGrid;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+
+/// A grid of values with codes from 0 to 255: `x = (code − zero) · scale`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CodeGrid {
+    /// The step between neighbouring values; above 0.
+    pub scale: f32,
+    /// The code of 0.
+    pub zero: u8,
+}
 
 /// How values map to codes from 0 to 255: `x = (code - zero) * scale`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

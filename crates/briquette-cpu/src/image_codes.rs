@@ -1,6 +1,7 @@
 //! Images of 8-bit codes on grids that are fixed before a network runs, with channels last.
 #![allow(unsafe_code)]
 
+use crate::activations::CodeGrid;
 use crate::conv2d::{Conv2dShape, channels_last};
 use crate::float::on_path;
 use crate::simd::{self, CodeRounding, rounded};
@@ -10,15 +11,6 @@ use briquette_core::simd::SimdLevel;
 
 /// Pixels that are quantized together.
 const PIXELS: usize = 256;
-
-/// A grid of values with codes from 0 to 255: `x = (code − zero) · scale`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CodeGrid {
-    /// The step between neighbouring values; above 0.
-    pub scale: f32,
-    /// The code of 0.
-    pub zero: u8,
-}
 
 /// Codes of images, in the order `[image, height, width, channel]`.
 #[derive(Debug, Clone, PartialEq)]

@@ -43,13 +43,13 @@ mod weights;
 
 pub use crate::code_rows::CodeRows;
 pub use crate::embedding::{Int8Embedding, int8_embedding};
-pub use activations::{ActivationElement, ActivationGrid, InputRounding};
+pub use activations::{ActivationElement, ActivationGrid, CodeGrid, InputRounding};
 pub use briquette_core::simd::{SimdLevel, active_level};
 pub use conv2d::{Conv2dShape, ConvEpilogue, FixedConv2d, Int8Conv2d, PackedConv2d, fixed_conv2d, int8_conv2d};
 pub use feed_forward::{FeedForward, int8_feed_forward};
 pub use float::FloatConv2d;
 pub use float_product::float_product;
-pub use image_codes::{CodeGrid, ImageCodes};
+pub use image_codes::ImageCodes;
 pub use int4::{PackedInt4, int4_linear};
 pub use int8_attention::{SelfAttention, int8_self_attention};
 pub use linear::int8_linear;

@@ -1,7 +1,6 @@
 //! The mapping of a row of floats to codes, and the range of its values.
 
-use crate::activations::ActivationGrid;
-use crate::image_codes::CodeGrid;
+use crate::activations::{ActivationGrid, CodeGrid};
 
 /// The mapping of a row to codes: `code = clamp(round(x * inverse) + zero, 0, 255)`.
 #[derive(Clone, Copy)]

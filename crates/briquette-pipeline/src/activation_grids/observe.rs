@@ -71,7 +71,7 @@ pub(crate) fn grids_of(
 }
 
 /// The scales of columns that multiply each value before it is rounded.
-type InputColumns = BTreeMap<ValueId, Option<ColumnScales>>;
+type ColumnsOfValues = BTreeMap<ValueId, Option<ColumnScales>>;
 
 /// A network whose activations get grids.
 struct StaticNetwork<'a> {
@@ -128,8 +128,8 @@ impl<'a> StaticNetwork<'a> {
 
     /// Returns the scales of columns for the inputs of layers in a network with attention. A value is left out if its layers have different
     /// ones.
-    fn columns_of(&self, plan: &Plan, scaled: &ScaledSource, weights: &BTreeSet<String>) -> Result<InputColumns> {
-        let (mut found, mut differ) = (InputColumns::new(), BTreeSet::new());
+    fn columns_of(&self, plan: &Plan, scaled: &ScaledSource, weights: &BTreeSet<String>) -> Result<ColumnsOfValues> {
+        let (mut found, mut differ) = (ColumnsOfValues::new(), BTreeSet::new());
         for (weight, input) in self.linear_layers(weights).filter(|_| self.has_attention) {
             let tensor = plan.tensors.iter().find(|tensor| tensor.info.name == weight);
             let has_columns = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.has_columns);
@@ -150,7 +150,7 @@ impl<'a> StaticNetwork<'a> {
         &self,
         values: &BTreeMap<String, ValueGrid>,
         weights: &BTreeSet<String>,
-        columns: &InputColumns,
+        columns: &ColumnsOfValues,
     ) -> BTreeMap<String, ValueGrid> {
         let (mut found, mut differ) = (BTreeMap::new(), BTreeSet::new());
         for (weight, input) in self.linear_layers(weights).filter(|(_, input)| columns.contains_key(input)) {

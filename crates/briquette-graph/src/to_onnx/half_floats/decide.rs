@@ -19,7 +19,7 @@ pub(super) struct Decisions {
 }
 
 /// How a node takes part.
-enum Part {
+enum HalfPart {
     /// It computes in f16 in any case.
     Product,
     /// It computes in f16 if its inputs are f16.
@@ -27,7 +27,7 @@ enum Part {
 }
 
 /// A constant of the model.
-struct Constant {
+struct HalfConstant {
     /// Whether it has rows, as weights and tables have.
     is_matrix: bool,
     /// Whether it is streamed, so that it can be stored in f16.
@@ -68,7 +68,7 @@ impl Decisions {
         let outputs = model.outputs.iter().map(|output| output.name.clone());
         let inner = model.nodes.iter().filter_map(|node| node.carried.as_ref()).flat_map(|carried| &carried.inner);
         let wide = outputs.chain(inner.cloned()).collect();
-        let mut to = Decider {
+        let mut to = HalfDecider {
             found: Self { wide, ..Self::default() },
             floats: floats_of(model),
             constants: constants_of(network),
@@ -85,11 +85,11 @@ impl Decisions {
     }
 }
 
-struct Decider<'a> {
+struct HalfDecider<'a> {
     found: Decisions,
     /// Names of values that are f32 before anything becomes f16.
     floats: BTreeSet<String>,
-    constants: BTreeMap<String, Constant>,
+    constants: BTreeMap<String, HalfConstant>,
     /// Results of `DequantizeLinear`, which programs fuse with their products.
     coded: BTreeSet<String>,
     /// Whether f16 holds a constant, for those that were asked for.
@@ -97,7 +97,7 @@ struct Decider<'a> {
     holds: &'a dyn Fn(&str) -> Result<bool>,
 }
 
-impl Decider<'_> {
+impl HalfDecider<'_> {
     fn is_half(&mut self, node: &OnnxNode) -> Result<bool> {
         let Some(part) = part_of(node) else { return Ok(false) };
         let floats: Vec<&String> = float_inputs(node).collect();
@@ -113,7 +113,7 @@ impl Decider<'_> {
             let is_matrix = |name: &&String| self.constants[*name].is_matrix;
             values.iter().all(is_half) && (!values.is_empty() || constants.iter().any(is_matrix))
         };
-        if matches!(part, Part::Follower) && !follows() {
+        if matches!(part, HalfPart::Follower) && !follows() {
             return Ok(false);
         }
         for name in constants {
@@ -136,7 +136,7 @@ impl Decider<'_> {
     fn record(&mut self, node: &OnnxNode, is_half: bool) {
         self.found.nodes.push(is_half);
         if let Some(held) = held_of_constant(node) {
-            self.constants.insert(node.outputs[0].clone(), Constant { is_matrix: false, is_weight: false });
+            self.constants.insert(node.outputs[0].clone(), HalfConstant { is_matrix: false, is_weight: false });
             self.held.insert(node.outputs[0].clone(), held);
         }
         if &*node.op == "DequantizeLinear" {
@@ -155,7 +155,7 @@ impl Decider<'_> {
     fn weights(&mut self, model: &OnnxModel) -> Result<()> {
         let nodes = model.nodes.iter().zip(&self.found.nodes).filter(|(_, is_half)| **is_half);
         let of_products: BTreeSet<String> = nodes.flat_map(|(node, _)| float_inputs(node)).cloned().collect();
-        let is_candidate = |(name, constant): &(&String, &Constant)| {
+        let is_candidate = |(name, constant): &(&String, &HalfConstant)| {
             constant.is_weight
                 && (constant.is_matrix || of_products.contains(*name))
                 && !self.found.wide.contains(*name)
@@ -179,13 +179,13 @@ fn floats_of(model: &OnnxModel) -> BTreeSet<String> {
     tensors.map(|tensor| tensor.name.clone()).chain(values).collect()
 }
 
-fn constants_of(network: &OnnxNetwork) -> BTreeMap<String, Constant> {
+fn constants_of(network: &OnnxNetwork) -> BTreeMap<String, HalfConstant> {
     let mut found = BTreeMap::new();
     for tensor in network.model.tensors.iter().filter(|tensor| tensor.dtype == OnnxType::F32) {
         if let OnnxData::Streamed(index) = tensor.data
             && network.weights[index].bytes == WeightBytes::Stored
         {
-            let constant = Constant { is_matrix: tensor.shape.len() > 1, is_weight: true };
+            let constant = HalfConstant { is_matrix: tensor.shape.len() > 1, is_weight: true };
             found.insert(tensor.name.clone(), constant);
         }
     }
@@ -211,15 +211,15 @@ pub fn holds_number(value: f32) -> bool {
         || rows::fits(value, DType::F16) && rows::keeps_bits(f64::from(value.abs()), DType::F16)
 }
 
-fn part_of(node: &OnnxNode) -> Option<Part> {
+fn part_of(node: &OnnxNode) -> Option<HalfPart> {
     node.domain.is_empty().then_some(())?;
     match &*node.op {
-        "Conv" | "ConvTranspose" | "Einsum" | "Gemm" | "MatMul" => Some(Part::Product),
+        "Conv" | "ConvTranspose" | "Einsum" | "Gemm" | "MatMul" => Some(HalfPart::Product),
         "Abs" | "Add" | "AveragePool" | "Clip" | "Concat" | "DepthToSpace" | "Div" | "Dropout" | "Elu" | "Erf"
         | "Expand" | "Flatten" | "Gather" | "GatherElements" | "GatherND" | "Gelu" | "HardSigmoid" | "HardSwish"
         | "Identity" | "LeakyRelu" | "Max" | "MaxPool" | "Min" | "Mish" | "Mul" | "Neg" | "PRelu" | "Pad" | "Relu"
         | "Reshape" | "Resize" | "Selu" | "Sigmoid" | "Slice" | "SpaceToDepth" | "Split" | "Squeeze" | "Sub"
-        | "Tanh" | "Tile" | "Transpose" | "Unsqueeze" | "Where" => Some(Part::Follower),
+        | "Tanh" | "Tile" | "Transpose" | "Unsqueeze" | "Where" => Some(HalfPart::Follower),
         _ => None,
     }
 }
