@@ -3,7 +3,7 @@
 import 'scripts/common.just'
 
 # A trailing dot and word are removed from a model's name only if they are one of these.
-weight_suffix := '\.(safetensors|pt|pth|bin|bpk)(\.index\.json)?$'
+weight_suffix := '\.(safetensors|pt|pth|bin|bpk|onnx)(\.index\.json)?$'
 
 # Benchmarks: `just bench` measures files, `just --list bench` lists all
 [group('develop')]

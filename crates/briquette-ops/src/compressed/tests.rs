@@ -1,6 +1,8 @@
 use super::*;
 use briquette_core::ColumnScales;
-use briquette_cpu::{ActivationGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, PackedW4A8, SparseInt8};
+use briquette_cpu::{
+    ActivationGrid, CodeGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, PackedW4A8, SparseInt8,
+};
 use burn::tensor::module;
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor, TensorData};
@@ -72,23 +74,23 @@ fn scales_of_columns_multiply_inputs_and_decoded_weights() {
     let int8 = |is_sparse, grid| LinearWeights::int8_on(&device, &many, &scales, dims, is_sparse, grid).unwrap();
     let int4 = |grid| LinearWeights::int4_on(&device, &few, &of_groups, dims, group, grid).unwrap();
     let grids = [Some(ActivationGrid::Asymmetric), Some(ActivationGrid::Symmetric), None];
+    let fixed = Some(ActivationGrid::Fixed(CodeGrid { scale: 0.02, zero: 90 }));
     let x = Tensor::<3>::random([2, 5, n_in], Distribution::Uniform(-1.0, 2.0), &device);
     let bias = Some(Tensor::<1>::ones([n_out], &device) * 0.5);
-    for grid in grids {
-        for plain in [int8(false, grid), int8(true, grid), int4(grid)] {
-            let name = format!("{} {grid:?}", plain.name());
-            let scaled = plain.clone().with_columns(Some(columns.clone()), &device);
-            let multiplied = x.clone() * factors.clone().reshape([1, 1, -1]);
-            let expected = linear(multiplied, &plain, bias.clone());
-            let found = linear(x.clone(), &scaled, bias.clone());
-            assert_eq!((found - expected).abs().max().into_scalar::<f32>(), 0.0, "{name}");
-            let like = Tensor::<1>::ones([1], &device);
-            let [plain, scaled] = [plain, scaled].map(Weights::Linear);
-            let [of_plain, of_scaled] = [&plain, &scaled].map(|weights| decode(like.clone(), weights));
-            let apart = of_plain * factors.clone().reshape([1, -1]) - of_scaled;
-            assert_eq!(apart.abs().max().into_scalar::<f32>(), 0.0, "{name}");
-            assert_eq!(super::codes(&plain, &device).unwrap(), super::codes(&scaled, &device).unwrap(), "{name}");
-        }
+    let plain = grids.into_iter().flat_map(|grid| [int8(false, grid), int8(true, grid), int4(grid)]);
+    for plain in plain.chain([int8(false, fixed), int8(true, fixed)]) {
+        let name = format!("{} {:?}", plain.name(), plain.grid);
+        let scaled = plain.clone().with_columns(Some(columns.clone()), &device);
+        let multiplied = x.clone() * factors.clone().reshape([1, 1, -1]);
+        let expected = linear(multiplied, &plain, bias.clone());
+        let found = linear(x.clone(), &scaled, bias.clone());
+        assert_eq!((found - expected).abs().max().into_scalar::<f32>(), 0.0, "{name}");
+        let like = Tensor::<1>::ones([1], &device);
+        let [plain, scaled] = [plain, scaled].map(Weights::Linear);
+        let [of_plain, of_scaled] = [&plain, &scaled].map(|weights| decode(like.clone(), weights));
+        let apart = of_plain * factors.clone().reshape([1, -1]) - of_scaled;
+        assert_eq!(apart.abs().max().into_scalar::<f32>(), 0.0, "{name}");
+        assert_eq!(super::codes(&plain, &device).unwrap(), super::codes(&scaled, &device).unwrap(), "{name}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::Options;
 use crate::findings::Finding;
-use briquette_cpu::{ActivationGrid, Conv2dShape};
+use briquette_cpu::{ActivationGrid, CodeGrid, Conv2dShape};
 use briquette_cuda::{DeviceEpilogue, Floats, Int8, WAYS, Way};
 use briquette_ops::compressed::{self, Conv2dCall, LinearWeights, QuantizedConv2d, Table, gpu_of};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
@@ -141,7 +141,8 @@ pub(crate) fn linear(device: &Device, cpu: &Device, options: &Options) -> Vec<Fi
     }
     let mut found = Vec::new();
     for is_sparse in [false, true] {
-        for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric] {
+        let fixed = ActivationGrid::Fixed(CodeGrid { scale: 0.02, zero: 100 });
+        for grid in [ActivationGrid::Symmetric, ActivationGrid::Asymmetric, fixed] {
             for dtype in [FloatDType::F32, FloatDType::F16, FloatDType::BF16] {
                 let differences = shapes.iter().map(|&[m, n, k]| {
                     let (weights, scales) = (codes(n * k, 3), floats(n, 4));
@@ -157,9 +158,15 @@ pub(crate) fn linear(device: &Device, cpu: &Device, options: &Options) -> Vec<Fi
                 });
                 let kind = if is_sparse { "sparse" } else { "dense" };
                 // A half-precision result is rounded once more and may differ by one unit.
-                let most = if dtype == FloatDType::F32 { RELATIVE } else { 1e-2 };
+                // Inputs on a fixed grid are floats again before the product.
+                let most = match dtype {
+                    FloatDType::F32 if grid.is_fixed() => TF32,
+                    FloatDType::F32 => RELATIVE,
+                    _ => 1e-2,
+                };
+                let grid = if grid.is_fixed() { "Fixed".into() } else { format!("{grid:?}") };
                 found.push(Finding::at_most(
-                    format!("int8 linear, {kind}, {grid:?}, {dtype:?}"),
+                    format!("int8 linear, {kind}, {grid}, {dtype:?}"),
                     worst(differences),
                     "relative",
                     most,
