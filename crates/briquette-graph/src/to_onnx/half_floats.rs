@@ -1,7 +1,7 @@
 //! f16 weights for the network of an ONNX file, whose products are then computed in f16.
 //!
 //! As in PyTorch's autocast, matrix products and convolutions compute in f16, and so do simple operators whose inputs are results
-//! of these. Softmax, norms, reductions and powers stay in f32, as do operators that no rule knows. `Cast` operators are between them. Nodes that
+//! of these. Softmax, norms, reductions, inputs of means and powers stay in f32, as do operators that no rule knows. `Cast` operators are between them. Nodes that
 //! stay in f32 keep the bytes of the file.
 
 mod decide;

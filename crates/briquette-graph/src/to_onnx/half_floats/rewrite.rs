@@ -26,7 +26,7 @@ struct Rewriter<'a> {
     taken: BTreeSet<String>,
     /// The names of values in f16, by their names in the file.
     halves: BTreeMap<String, String>,
-    /// The names of values in f32 that are f16 in the file's place.
+    /// The names of weights and results of f16 after their conversion to f32.
     wides: BTreeMap<String, String>,
     nodes: Vec<OnnxNode>,
 }
