@@ -122,6 +122,18 @@ fn linear_layers_of_networks_with_attention_have_a_grid_each() {
     let [cosine, of_weights] = ["out", "weights"].map(|out| metric(&sandbox, &line(out), "cosine"));
     assert!(cosine > 0.99 && cosine != of_weights, "{cosine}, weights alone {of_weights}");
 
+    sandbox.write(
+        "factors.toml",
+        "[model]\npath = \"bert-tiny\"\n[output]\npath = \"factors\"\n[calibration]\ndata = \"text.txt\"\nmax_length = 16\n\
+         [[stage]]\nkind = \"factorize\"\nenergy = 0.3\ninclude = [\"**.output.dense.weight\"]\n\
+         [[stage]]\nkind = \"quantize\"\nscheme = \"int8-static\"\nroles = [\"linear\"]\n",
+    );
+    sandbox.ok("run factors.toml --quiet");
+    let found = grids(&sandbox, "factors");
+    let names: Vec<&str> = found["layers"].as_object().unwrap().keys().map(String::as_str).collect();
+    let has = |word: &str| names.iter().any(|name| name.contains(word));
+    assert!(has("query") && !has("output.dense"), "a factor multiplies another input: {names:?}");
+
     let sandbox = Sandbox::with("families/vit");
     copy(&repository().join("fixtures/models/images"), &sandbox.path("images"));
     sandbox.ok("compress vit -o out --quantize int8-static --data images --quiet");

@@ -67,6 +67,8 @@ fn check(model: &OnnxModel) {
         assert!(node.inputs.iter().all(is_known), "{node:?}");
         node.outputs.iter().for_each(|output| assert!(known.insert(output), "{output} twice"));
     }
+    let names: BTreeSet<&str> = model.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names.len(), model.nodes.len(), "nodes with the same name");
     assert!(model.outputs.iter().all(|output| known.contains(output.name.as_str())));
 }
 

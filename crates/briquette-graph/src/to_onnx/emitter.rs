@@ -78,7 +78,9 @@ impl<'a> Emitter<'a> {
         let inputs = model.inputs.iter().map(|input| input.name.clone());
         let tensors = model.tensors.iter().map(|tensor| tensor.name.clone());
         let values = nodes.iter().flat_map(|node| node.outputs.iter().chain(node.uses())).cloned();
-        let names = inputs.chain(tensors).chain(values).collect();
+        // A new node has the name of its first result.
+        let own = nodes.iter().map(|node| node.name.clone());
+        let names = inputs.chain(tensors).chain(values).chain(own).collect();
         Self { model, weights, names, ..Self::new(symbolic, float, forms) }
     }
 

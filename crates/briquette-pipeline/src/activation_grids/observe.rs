@@ -113,7 +113,8 @@ impl<'a> StaticNetwork<'a> {
         nodes.flat_map(|node| node.weights()).map(|(_, weight)| graph.weights[weight.0].name.clone()).collect()
     }
 
-    /// Returns each linear layer with one of these weights: its weight, and the value that it multiplies.
+    /// Returns each linear layer with one of these weights: its weight, and the value that it multiplies. A layer of low rank has none: its
+    /// weight multiplies the output of the other factor.
     fn linear_layers<'n>(&'n self, weights: &'n BTreeSet<String>) -> impl Iterator<Item = (&'n str, ValueId)> {
         let graph = self.blank.graph();
         let linear = graph.nodes.iter().filter(|node| node.op == Op::Composite(Composite::Linear));
@@ -123,7 +124,10 @@ impl<'a> StaticNetwork<'a> {
             }
             _ => None,
         });
-        layers.filter(|(weight, _)| weights.contains(*weight))
+        let factors = self.checkpoint.tensors().iter().filter_map(|info| info.name.strip_suffix(".down.weight"));
+        let factors: BTreeSet<&str> = factors.collect();
+        let is_whole = move |weight: &str| weight.strip_suffix(".weight").is_none_or(|path| !factors.contains(path));
+        layers.filter(move |(weight, _)| weights.contains(*weight) && is_whole(weight))
     }
 
     /// Returns the scales of columns for the inputs of layers in a network with attention. A value is left out if its layers have different

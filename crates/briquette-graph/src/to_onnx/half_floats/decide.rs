@@ -5,7 +5,7 @@ use briquette_core::{DType, Result, rows};
 use briquette_formats::onnx_write::{OnnxAttribute, OnnxData, OnnxModel, OnnxNode, OnnxType};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What becomes f16.
+/// The weights, nodes and values that become f16.
 #[derive(Debug, Default)]
 pub(super) struct Decisions {
     /// Tensors that are stored in f16.
@@ -151,7 +151,7 @@ impl HalfDecider<'_> {
         }
     }
 
-    /// Decides for weights: those of nodes in f16, and all matrices. Small tensors of other nodes, such as those of norms, stay f32.
+    /// Chooses the weights of nodes in f16, and all matrices. Vectors of other nodes, such as gains of norms, stay f32.
     fn weights(&mut self, model: &OnnxModel) -> Result<()> {
         let nodes = model.nodes.iter().zip(&self.found.nodes).filter(|(_, is_half)| **is_half);
         let of_products: BTreeSet<String> = nodes.flat_map(|(node, _)| float_inputs(node)).cloned().collect();

@@ -92,6 +92,8 @@ impl Insertion<'_> {
         self.push("DequantizeLinear", vec![codes.clone(), scale.clone(), zero.clone()], dequantized(name), None);
         if computed != name {
             self.push("DequantizeLinear", vec![codes, scale, zero], name.into(), None);
+            // The node that computes the value may have the name of the value.
+            self.model().nodes.iter_mut().next_back().into_iter().for_each(|last| last.name.push_str("/output"));
         }
     }
 
