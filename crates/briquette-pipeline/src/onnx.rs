@@ -232,7 +232,7 @@ fn check_exportable(checkpoint: &Checkpoint) -> Result<()> {
         return Ok(());
     }
     if checkpoint.static_weights().next().is_some() {
-        let message = "found static int8 activations; export the original model with --to onnx --quantize int8-static --data PATH";
+        let message = "found static int8 activations; export the original model with --to onnx, and --quantize int8-static --data PATH for a convolutional network or int8-dynamic for another";
         return Err(Error::input(message));
     }
     Ok(())
