@@ -8,6 +8,7 @@ WORKDIR/interop (about 600 MB). Each check prints PASS or FAIL with its figure. 
 
  a    --format compressed-tensors int8-dynamic: transformers loads it, mean cosine of 40 sentences to f32 >= 0.9985
  a2   the same for int4-g128: >= 0.93
+ a3   the same for int8-static, with grids from the same sentences: >= 0.985, and `eval` finds the same within 0.0005
  b    dense export of the plain model is bit-identical; of a pruned one, equal to torch's l1_unstructured
  c    a torch-saved .pt and its safetensors twin compress to the same bytes
  d    dense export of compressed-tensors' own directories equals that library's decompression, bit for bit
@@ -18,6 +19,7 @@ import argparse
 import contextlib
 import hashlib
 import io
+import json
 import os
 import pathlib
 import subprocess
@@ -63,11 +65,12 @@ torch.set_num_threads(args.threads)
 
 
 def briquette(*words):
-    """Runs the binary; an exit code other than 0 fails the check with its error line."""
+    """Runs the binary and returns the finished process; an exit code other than 0 fails the check with its error line."""
     command = [str(args.binary.resolve()), *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise AssertionError(f"exit {done.returncode}: {' '.join(command[1:])}: {done.stderr.strip()}")
+    return done
 
 
 def expect(holds, figure):
@@ -143,6 +146,16 @@ def int8_dynamic_loads(work):
 
 def int4_loads(work):
     return similar(compressed(work / "ct-int4", "--quantize", "int4-g128", "--format", "compressed-tensors"), 0.93)
+
+
+def int8_static_loads(work):
+    data = HERE / "peers" / "sentences.txt"
+    flags = ["--quantize", "int8-static", "--data", data, "--format", "compressed-tensors"]
+    folder = compressed(work / "ct-static", *flags)
+    mean, low = similarity(folder)
+    words = ["eval", folder, "--against", args.minilm, "--data", data, "--json"]
+    ours = json.loads(briquette(*words).stdout)["metrics"]["cosine"]
+    return expect(mean >= 0.985 and abs(mean - ours) < 5e-4, f"cosine mean {mean:.5f}, by eval {ours:.5f}, min {low:.5f}")
 
 
 def dense_is_identical(work):
@@ -249,6 +262,7 @@ def checks():
     """Returns (key, description, function of the work folder) of each check."""
     yield "a", "transformers loads compressed-tensors int8-dynamic", int8_dynamic_loads
     yield "a2", "transformers loads compressed-tensors int4-g128", int4_loads
+    yield "a3", "transformers loads compressed-tensors int8-static", int8_static_loads
     yield "b", "dense export is bit-identical", dense_is_identical
     yield "b", "dense export reads in safetensors.numpy", dense_reads_in_numpy
     yield "b", "dense export brings config and tokenizer", dense_comes_with_tokenizer

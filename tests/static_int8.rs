@@ -3,9 +3,11 @@
 
 use crate::onnx_static::digits;
 use crate::sandbox::{Sandbox, copy, repository};
+use crate::weights::stored_tensors_of;
 
 const DATA: &str = "digits-data.safetensors";
 const GRIDS: &str = "briquette-activations.json";
+const OTHERS: &str = "--format compressed-tensors --allow-untested";
 const STATIC: &str = "--quantize int8-static --data digits-data.safetensors --samples 200 --quiet";
 
 fn grids(sandbox: &Sandbox, output: &str) -> serde_json::Value {
@@ -146,6 +148,37 @@ fn linear_layers_of_networks_with_attention_have_a_grid_each() {
     assert!(cosine > 0.99, "{cosine}");
 }
 
+#[test]
+fn compressed_tensors_has_the_grid_of_each_layer_beside_its_codes() {
+    let sandbox = Sandbox::with("models/bert-tiny");
+    copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
+    let flags = "--quantize int8-static --quantize-roles linear --data text.txt --max-length 16 --quiet";
+    sandbox.ok(&format!("compress bert-tiny -o out {flags} --format compressed-tensors"));
+    sandbox.ok(&format!("compress bert-tiny -o own {flags}"));
+    sandbox.ok("export own --to compressed-tensors -o exported --quiet");
+    sandbox.ok("verify out");
+    let config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(sandbox.path("out/config.json")).unwrap()).unwrap();
+    let inputs = &config["quantization_config"]["config_groups"]["group_0"]["input_activations"];
+    assert_eq!((&inputs["dynamic"], &inputs["strategy"]), (&false.into(), &"tensor".into()), "{inputs}");
+    let found = stored_tensors_of(&sandbox.path("out/model.safetensors"));
+    let layers = grids(&sandbox, "out")["layers"].clone();
+    assert_eq!(layers, grids(&sandbox, "own")["layers"]);
+    for (weight, grid) in layers.as_object().unwrap() {
+        let part = |name: &str| found[&weight.replace(".weight", name)].clone();
+        let (scale, zero) = (part(".input_scale"), part(".input_zero_point"));
+        assert_eq!(f64::from(scale.floats()[0]), grid["scale"].as_f64().unwrap(), "{weight}");
+        assert_eq!(i64::from(zero.bytes[0] as i8) + 128, grid["zero"].as_i64().unwrap(), "{weight}");
+    }
+    let line = |out: &str| format!("eval {out} --against bert-tiny --data text.txt --max-length 16");
+    let expected = ["out", "own"].map(|out| metric(&sandbox, &line(out), "cosine"));
+    for file in ["out/briquette.json", "out/briquette-activations.json", "exported/briquette.json"] {
+        std::fs::remove_file(sandbox.path(file)).unwrap();
+    }
+    let found = ["out", "exported"].map(|out| metric(&sandbox, &line(out), "cosine"));
+    assert_eq!(found, expected, "the grids are read from the weight file");
+}
+
 const TRAINED: &str = r#"
 model = { path = "digits" }
 output = { path = "trained" }
@@ -181,6 +214,27 @@ fn a_training_with_static_activations_keeps_its_grids_and_classes() {
 }
 
 #[test]
+fn a_training_of_a_network_with_attention_keeps_the_grids_of_its_layers() {
+    let sandbox = Sandbox::with("models/bert-tiny");
+    let lines: Vec<String> =
+        (0..64).map(|n| format!("the {n} cat sat on the {} mat while it rained", n * 7 % 13)).collect();
+    sandbox.write("text.txt", lines.join("\n"));
+    let recipe = "[model]\npath = \"bert-tiny\"\n[output]\npath = \"trained\"\n[calibration]\ndata = \"text.txt\"\n\
+         [data]\ntrain = \"text.txt\"\neval = \"text.txt\"\n\
+         [[stage]]\nkind = \"distill\"\nloss = [{ kind = \"embedding\" }]\nepochs = 4\nlearning_rate = 3e-4\n\
+         dropout = false\nquantization_aware = true\n\
+         [[stage]]\nkind = \"quantize\"\nscheme = \"int8-static\"\n[[stage]]\nkind = \"evaluate\"\n";
+    sandbox.write("recipe.toml", recipe);
+    sandbox.ok("distill recipe.toml --quiet");
+    sandbox.ok("verify trained");
+    sandbox.ok("compress bert-tiny -o out --quantize int8-static --data text.txt --quiet");
+    assert_eq!(grids(&sandbox, "out"), grids(&sandbox, "trained"), "ranges of the original");
+    let line = |out: &str| format!("eval {out} --against bert-tiny --data text.txt");
+    let [before, after] = ["out", "trained"].map(|out| 1.0 - metric(&sandbox, &line(out), "cosine"));
+    assert!(after < 0.8 * before, "1 - cosine is {after} after training and {before} without");
+}
+
+#[test]
 fn wrong_models_data_formats_and_files_are_refused_in_one_line() {
     let sandbox = digits();
     let cases = [
@@ -188,7 +242,11 @@ fn wrong_models_data_formats_and_files_are_refused_in_one_line() {
         ("compress digits -o o --quantize int8 --data digits-data.safetensors --activation-range mse", 2, "--data"),
         (&*format!("compress digits -o o {STATIC} --activation-range max"), 2, "expected one of minmax"),
         (&*format!("compress digits -o o {STATIC} --format dense"), 2, "int8-static needs the format"),
-        (&*format!("compress digits -o o {STATIC} --format compressed-tensors"), 2, "int8-static needs the format"),
+        (
+            &*format!("compress digits -o o {STATIC} --quantize-roles linear {}", OTHERS),
+            2,
+            "convolutional network has grids",
+        ),
     ];
     for (line, code, phrase) in cases {
         sandbox.run(line).assert_fails(code, &[phrase]);

@@ -21,6 +21,11 @@ pub struct ValueGrid {
     pub zero: u8,
 }
 
+impl ValueGrid {
+    /// Takes the place of a grid that data have not given yet.
+    pub const UNKNOWN: Self = Self { scale: 1.0, zero: 128 };
+}
+
 /// The grids of a network's activations, by the names of values in its graph.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,6 +68,10 @@ impl ActivationGrids {
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
         if checkpoint.static_weights().next().is_none() {
             return Ok(Self::default());
+        }
+        let stored = checkpoint.stored().map(|stored| &stored.input_grids);
+        if let Some(grids) = stored.filter(|grids| !grids.is_empty()) {
+            return Ok(Self::of_layers(grids.clone()));
         }
         let directory = checkpoint.model_dir();
         let path = directory.path().join(FILE_NAME);

@@ -14,7 +14,7 @@ pub enum ActivationRounding {
     SymmetricFull,
     /// With a zero point.
     Asymmetric,
-    /// On grids that are fixed before the model runs. The network has nodes that round activations to them.
+    /// On grids that are fixed before the model runs, of the network's values or of each layer's inputs.
     Fixed,
     /// A way that this program does not know.
     Other,
@@ -31,12 +31,20 @@ impl ActivationRounding {
         let text = |key: &str| input.get(key).and_then(Value::as_str);
         let is_int8 =
             input.get("num_bits").is_none_or(|bits| bits == 8) && text("type").is_none_or(|kind| kind == "int");
+        if is_int8 && Self::is_of_fixed_scale(input) && matches!(text("strategy"), None | Some("tensor")) {
+            return Some(Self::Fixed);
+        }
         let is_known = is_int8 && text("strategy") == Some("token") && input.get("dynamic") == Some(&true.into());
         Some(match input.get("symmetric").and_then(Value::as_bool) {
             _ if !is_known => Self::Other,
             Some(false) => Self::Asymmetric,
             _ => Self::SymmetricFull,
         })
+    }
+
+    /// Returns whether the scale of `input_activations` is fixed before the model runs; it is without `dynamic`.
+    pub(crate) fn is_of_fixed_scale(input: &Value) -> bool {
+        input.get("dynamic").is_none_or(|dynamic| dynamic.as_bool() == Some(false))
     }
 }
 
@@ -57,6 +65,7 @@ mod tests {
             ("type", json!("float"), ActivationRounding::Other),
             ("strategy", json!("tensor"), ActivationRounding::Other),
             ("dynamic", json!("local"), ActivationRounding::Other),
+            ("dynamic", json!(false), ActivationRounding::Other),
         ] {
             let mut changed = token.clone();
             changed[key] = value;

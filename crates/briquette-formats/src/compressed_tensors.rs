@@ -5,9 +5,10 @@ use crate::foreign::ForeignLayout;
 use crate::plain::{PlainFiles, TensorsByName};
 use crate::quantization::{self, ModuleScheme, WeightForm};
 use crate::stored::{PartBytes, StoredDir, StoredTensor};
-use crate::{InputFile, TensorInfo, TensorSource};
+use crate::{ActivationRounding, InputFile, TensorInfo, TensorSource, ValueGrid};
 use briquette_core::encoded::{Codes, Part, ScaleType};
 use briquette_core::{Coding, DType, Error, GridKind, Grouping, Mask, OutputAxis, Result, Storage};
+use half::{bf16, f16};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Endings of tensors that belong to codes.
@@ -28,6 +29,8 @@ struct TensorAssembler<'a> {
     files: Vec<&'a InputFile>,
     schemes: Vec<ModuleScheme>,
     used: BTreeSet<String>,
+    /// The fixed grids of layer inputs, by the names of weights.
+    grids: BTreeMap<String, ValueGrid>,
 }
 
 /// Assembles the tensors of a compressed-tensors checkpoint from their parts.
@@ -37,7 +40,13 @@ struct TensorAssembler<'a> {
 /// - Io: a file cannot be read.
 pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<StoredDir> {
     let schemes = quantization::schemes_of(config)?;
-    let mut parts = TensorAssembler { found: plain.by_name(), files: plain.files(), schemes, used: BTreeSet::new() };
+    let mut parts = TensorAssembler {
+        found: plain.by_name(),
+        files: plain.files(),
+        schemes,
+        used: BTreeSet::new(),
+        grids: BTreeMap::new(),
+    };
     let mut coded = BTreeMap::new();
     for info in plain.tensors() {
         let tensor = parts.tensor(info).map_err(|error| error.at(format_args!("tensor {:?}", info.name)))?;
@@ -58,7 +67,9 @@ pub(crate) fn open(plain: PlainFiles, config: &serde_json::Value) -> Result<Stor
         let message = "found both plain and as codes; the checkpoint is damaged";
         return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
     }
-    Ok(StoredDir::new(plain.into_files(), tensors))
+    let grids = std::mem::take(&mut parts.grids);
+    drop(parts);
+    Ok(StoredDir { input_grids: grids, ..StoredDir::new(plain.into_files(), tensors) })
 }
 
 impl TensorAssembler<'_> {
@@ -107,6 +118,10 @@ impl TensorAssembler<'_> {
         let info = TensorInfo::checked(name.into(), scale.dtype, shape.to_vec())?;
         let mut tensor = stored(info, Coding { storage: Storage::Dense, codes: Some(codes) });
         tensor.activations = quantization::activations_of(&fitting);
+        if tensor.activations == Some(ActivationRounding::Fixed) {
+            let grid = self.grid(name.strip_suffix(".weight").unwrap_or(name))?;
+            self.grids.insert(name.to_string(), grid);
+        }
         let n_groups = scheme.grouping.per_row(shape[1]).unwrap_or(1);
         let layout = zero.map(|zero| zero_layout(zero, scheme, shape[0], n_groups)).transpose()?.flatten();
         let of_codes = match (is_packed, scheme.n_bits) {
@@ -120,6 +135,44 @@ impl TensorAssembler<'_> {
             self.put(&mut tensor, Part::Zero, &format!("{name}_zero_point"), layout)?;
         }
         Ok(tensor)
+    }
+
+    /// Reads the fixed grid of a layer's inputs: `input_scale`, and `input_zero_point` if it is not symmetric.
+    fn grid(&mut self, module: &str) -> Result<ValueGrid> {
+        let scale = self.number(&format!("{module}.input_scale"))?;
+        let scale = scale.ok_or_else(|| Error::input("its input_scale is missing; the checkpoint is damaged"))?;
+        let zero = self.number(&format!("{module}.input_zero_point"))?.unwrap_or(0.0);
+        if !((scale as f32).is_normal() && scale > 0.0) {
+            return Err(Error::input(format!(
+                "found input_scale {scale}, expected a number above 0; the checkpoint is damaged"
+            )));
+        }
+        Ok(ValueGrid { scale, zero: (zero + 128.0).clamp(0.0, 255.0) as u8 })
+    }
+
+    /// Reads a tensor of one number; `None` if there is no such tensor.
+    fn number(&mut self, name: &str) -> Result<Option<f64>> {
+        let Some((info, file, offset)) = self.found.get(name) else { return Ok(None) };
+        let bad = || {
+            Error::input(format!(
+                "its part {name:?} is not one number of F32, F16, BF16 or I8; the checkpoint is damaged"
+            ))
+        };
+        if info.n_elements() != 1 {
+            return Err(bad());
+        }
+        let mut bytes = [0; 4];
+        let bytes = bytes.get_mut(..info.n_bytes()).ok_or_else(bad)?;
+        self.files.get(file).ok_or_else(bad)?.read_at(offset, bytes)?;
+        let number = match (info.dtype, &*bytes) {
+            (DType::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).into(),
+            (DType::F16, &[a, b]) => f16::from_le_bytes([a, b]).into(),
+            (DType::BF16, &[a, b]) => bf16::from_le_bytes([a, b]).into(),
+            (DType::I8, &[byte]) => i8::from_le_bytes([byte]).into(),
+            _ => return Err(bad()),
+        };
+        self.used.insert(name.to_string());
+        Ok(Some(number))
     }
 
     /// Assembles a sparse tensor from its kept values and its bitmask.

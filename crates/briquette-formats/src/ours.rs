@@ -207,8 +207,8 @@ impl LocatedTensors {
     fn in_files(self, files: &Arc<Vec<InputFile>>, manifest: Option<ManifestHead>) -> StoredDir {
         let infos = self.tensors.iter().map(|tensor| tensor.info.clone()).collect();
         let digests = Some(Digests::new(self.hashes, self.layouts));
-        let (files, number) = (files.clone(), DirNumber::default());
-        StoredDir { files, tensors: self.tensors, infos, manifest, digests, number }
+        let (files, number, input_grids) = (files.clone(), DirNumber::default(), BTreeMap::new());
+        StoredDir { files, tensors: self.tensors, infos, manifest, input_grids, digests, number }
     }
 }
 

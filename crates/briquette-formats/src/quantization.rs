@@ -157,9 +157,9 @@ fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
         other => return Err(unread(&format!("the format {other:?}"))),
     };
     let input = group.get("input_activations").filter(|input| !input.is_null());
-    // Without `dynamic`, the scale is static.
-    if input.is_some_and(|input| input.get("dynamic").is_none_or(|dynamic| dynamic.as_bool() == Some(false))) {
-        return Err(unread("a static scale of activations"));
+    let activations = ActivationRounding::of_group(group);
+    if input.is_some_and(ActivationRounding::is_of_fixed_scale) && activations != Some(ActivationRounding::Fixed) {
+        return Err(unread("a static scale of activations other than int8 with one for the whole tensor"));
     }
     let weights = group.get("weights").filter(|weights| weights.is_object());
     let weights =
@@ -179,7 +179,7 @@ fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
     let targets = group.get("targets").and_then(Value::as_array).into_iter().flatten();
     Ok(ModuleScheme {
         form: WeightForm { is_packed, n_bits, grouping: grouping_of(weights)? },
-        activations: ActivationRounding::of_group(group),
+        activations,
         targets: targets.filter_map(|target| Some(target.as_str()?.to_string())).collect(),
     })
 }

@@ -1,5 +1,6 @@
 //! Writes the `quantization_config` that describes an output to transformers and vLLM.
 
+use crate::activations::STATIC;
 use crate::loadable::LoadableFamily;
 use crate::manifest::ManifestEntry;
 use crate::output_format::is_int_quantized;
@@ -121,6 +122,9 @@ fn scheme_of(codes: Codes, entry: &ManifestEntry) -> Value {
         Grouping::Group(size) => ("group", Some(size)),
     };
     let input = activations.map(|kind| {
+        if kind == STATIC {
+            return arguments(8, false, "tensor", None);
+        }
         let mut input = arguments(8, kind == SYMMETRIC, "token", None);
         (input["dynamic"], input["observer"]) = (json!(true), Value::Null);
         input

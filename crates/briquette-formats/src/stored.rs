@@ -9,13 +9,14 @@ use crate::digests::Digests;
 use crate::foreign::ForeignLayout;
 use crate::output_format::FilePart;
 use crate::tensor::TensorInfo;
-use crate::{ActivationRounding, InputFile, ManifestHead};
+use crate::{ActivationRounding, InputFile, ManifestHead, ValueGrid};
 use briquette_core::block::{RowDecoder, StoredRows};
 use briquette_core::encoded::Part;
 use briquette_core::{
     Coding, DType, Error, Grouping, Hash128, Mask, OutputAxis, Result, Rows, Shape, Storage, bits, log_scale,
 };
 use read_block::ReadBlock;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -83,6 +84,8 @@ pub struct StoredDir {
     pub infos: Vec<TensorInfo>,
     /// The manifest without its tensors, if there is one.
     pub manifest: Option<ManifestHead>,
+    /// The fixed grids of layer inputs by the names of weights, if they are stored beside codes and there is no manifest.
+    pub input_grids: BTreeMap<String, ValueGrid>,
     /// Digests of what was read so far, if the hashes are known.
     pub(crate) digests: Option<Digests>,
     /// Distinguishes the blocks of this directory from those of others.
@@ -174,7 +177,8 @@ impl StoredDir {
     pub fn new(files: impl Into<Arc<Vec<InputFile>>>, tensors: Vec<StoredTensor>) -> Self {
         let infos = tensors.iter().map(|tensor| tensor.info.clone()).collect();
         let files = files.into();
-        Self { files, tensors, infos, manifest: None, digests: None, number: DirNumber::default() }
+        let (input_grids, number) = (BTreeMap::new(), DirNumber::default());
+        Self { files, tensors, infos, manifest: None, input_grids, digests: None, number }
     }
 
     fn read_part(&self, tensor: &StoredTensor, part: Part, range: Range<usize>, out: &mut Vec<u8>) -> Result<()> {

@@ -49,6 +49,8 @@ pub struct FixedGrids {
     pub values: BTreeMap<String, FixedGrid>,
     /// The names of weights whose layers have rounded inputs.
     pub weights: BTreeSet<String>,
+    /// The grid of the inputs of each linear layer, by the name of its weight, if the network rounds them instead of the layers.
+    pub layers: BTreeMap<String, FixedGrid>,
 }
 
 impl FixedGrids {
@@ -61,11 +63,14 @@ impl FixedGrids {
         Ok(Self::new(&ActivationGrids::of(checkpoint)?, weights))
     }
 
-    /// Takes the grids of a file.
+    /// Takes the grids of values in a file. Layers round their own inputs.
     pub fn new(grids: &ActivationGrids, weights: BTreeSet<String>) -> Self {
-        let grid = |grid: &ValueGrid| FixedGrid { scale: grid.scale as f32, zero: grid.zero.into(), codes: [0, 255] };
-        let values = grids.values.iter().map(|(name, found)| (name.clone(), grid(found)));
-        Self { values: values.collect(), weights }
+        Self { values: of_codes(&grids.values), weights, layers: BTreeMap::new() }
+    }
+
+    /// Takes all grids of a file, for a training whose layers do not round their inputs.
+    pub fn of_training(grids: &ActivationGrids, weights: BTreeSet<String>) -> Self {
+        Self { layers: of_codes(&grids.layers), ..Self::new(grids, weights) }
     }
 
     /// Returns the graph with a node that rounds each value, for the operations that [`fixed_values`] chose it for.
@@ -73,11 +78,17 @@ impl FixedGrids {
     /// # Errors
     /// Input: the graph has no value with a name.
     pub fn apply(&self, graph: Graph) -> Result<Graph> {
-        match self.values.is_empty() {
-            true => Ok(graph),
-            false => with_fixed_grids(graph, &self.values, &|name| self.weights.contains(name)),
-        }
+        let graph = match self.values.is_empty() {
+            true => graph,
+            false => with_fixed_grids(graph, &self.values, &|name| self.weights.contains(name))?,
+        };
+        Ok(with_rounded_layers(graph, &self.layers))
     }
+}
+
+fn of_codes(grids: &BTreeMap<String, ValueGrid>) -> BTreeMap<String, FixedGrid> {
+    let grid = |grid: &ValueGrid| FixedGrid { scale: grid.scale as f32, zero: grid.zero.into(), codes: [0, 255] };
+    grids.iter().map(|(name, found)| (name.clone(), grid(found))).collect()
 }
 
 /// Returns the graph of a checkpoint, if there is one, with nodes that round the values for which the checkpoint has grids.
@@ -104,20 +115,47 @@ fn with_fixed_grids(
     let readers: Vec<Vec<usize>> = found.keys().map(|value| rounding.readers_of_codes(*value, &is_fixed)).collect();
     let mut new = Vec::new();
     for ((value, grid), readers) in found.iter().zip(readers) {
-        let Some(&first) = readers.first() else { continue };
-        let rounded = ValueId(graph.values.len());
-        let name = format!("{}.rounded", graph.values[value.0]);
-        graph.values.push(name.clone());
-        for reader in readers {
-            let values = graph.nodes[reader].inputs.iter_mut();
-            values.filter(|input| **input == Operand::Value(*value)).for_each(|input| *input = rounded.into());
-        }
-        let op = Op::Primitive(Primitive::FakeQuantize(*grid));
-        new.push((first, Node { name, op, inputs: vec![Operand::Value(*value)], outputs: vec![rounded] }));
+        new.extend(rounded_for(&mut graph, *value, *grid, &readers));
     }
     new.sort_by_key(|(place, _)| *place);
     insert(&mut graph, new);
     Ok(graph)
+}
+
+/// Returns the graph with nodes that round the inputs of linear layers with these weights. Other nodes read the floats.
+///
+/// Layers that read one value have the same grid.
+fn with_rounded_layers(mut graph: Graph, grids: &BTreeMap<String, FixedGrid>) -> Graph {
+    let mut found: BTreeMap<ValueId, (FixedGrid, Vec<usize>)> = BTreeMap::new();
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let (Op::Composite(Composite::Linear), [Operand::Value(input), Operand::Weight(weight), ..]) =
+            (&node.op, node.inputs.as_slice())
+        else {
+            continue;
+        };
+        if let Some(grid) = grids.get(&graph.weights[weight.0].name) {
+            found.entry(*input).or_insert((*grid, Vec::new())).1.push(index);
+        }
+    }
+    let nodes = found.into_iter().filter_map(|(value, (grid, readers))| rounded_for(&mut graph, value, grid, &readers));
+    let mut new: Vec<(usize, Node)> = nodes.collect();
+    new.sort_by_key(|(place, _)| *place);
+    insert(&mut graph, new);
+    graph
+}
+
+/// Gives nodes a rounded value. Returns the node that rounds it, and the place before which it belongs; `None` if there are no nodes.
+fn rounded_for(graph: &mut Graph, value: ValueId, grid: FixedGrid, readers: &[usize]) -> Option<(usize, Node)> {
+    let first = *readers.first()?;
+    let rounded = ValueId(graph.values.len());
+    let name = format!("{}.rounded", graph.values[value.0]);
+    graph.values.push(name.clone());
+    for &reader in readers {
+        let values = graph.nodes[reader].inputs.iter_mut();
+        values.filter(|input| **input == Operand::Value(value)).for_each(|input| *input = rounded.into());
+    }
+    let op = Op::Primitive(Primitive::FakeQuantize(grid));
+    Some((first, Node { name, op, inputs: vec![Operand::Value(value)], outputs: vec![rounded] }))
 }
 
 /// Inserts nodes before others, in the same blocks.

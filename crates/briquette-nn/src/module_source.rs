@@ -127,6 +127,7 @@ impl ModuleSource {
             },
             activations: form.activations,
             is_given: true,
+            inputs: None,
         });
         let rows = if prune.is_some() || quant.is_some() { axis } else { OutputAxis::First };
         let known = Known { role, axis, why: Reason::Told };

@@ -5,10 +5,10 @@ mod observe;
 
 use crate::frequency::ScaledSource;
 use briquette_core::{Error, Result};
-use briquette_formats::{ActivationGrids, Checkpoint};
-use briquette_methods::quant::Activations;
+use briquette_formats::output_format::CodeSupport;
+use briquette_formats::{ActivationGrids, Checkpoint, OutputFormat};
 use briquette_recipe::Recipe;
-use briquette_writer::{Plan, RunOptions, TensorPlan};
+use briquette_writer::{Plan, RunOptions};
 
 /// Chooses a grid for each activation that the plan's layers with static int8 need; `None` if there are no such layers.
 ///
@@ -26,13 +26,11 @@ pub(crate) fn choose(
     (checkpoint, scaled): (&Checkpoint, &ScaledSource),
     options: &RunOptions,
 ) -> Result<Option<ActivationGrids>> {
-    let is_static = |tensor: &&TensorPlan| tensor.quant.is_some_and(|quant| quant.activations == Activations::Static);
-    if !plan.tensors.iter().any(|tensor| is_static(&tensor)) {
+    if !plan.tensors.iter().any(|tensor| tensor.static_quant().is_some()) {
         return Ok(None);
     }
-    let is_new = |tensor: &TensorPlan| tensor.quant.is_some_and(|quant| !quant.is_given);
     let mut grids = ActivationGrids::of(checkpoint)?;
-    if plan.tensors.iter().any(|tensor| is_static(&tensor) && is_new(tensor)) {
+    if plan.tensors.iter().any(|tensor| tensor.static_quant().is_some_and(|quant| !quant.is_given)) {
         let calibration = recipe.calibration.as_ref();
         let calibration =
             calibration.ok_or_else(|| Error::config("calibration.data: missing; int8-static runs the model on it"))?;
@@ -40,7 +38,34 @@ pub(crate) fn choose(
         grids.values.extend(new.values);
         grids.layers.extend(new.layers);
     }
+    store_beside_codes(plan, &grids)?;
     Ok(Some(grids))
+}
+
+/// Plans to store the grid of each layer's inputs beside its codes, if the format does.
+fn store_beside_codes(plan: &mut Plan, grids: &ActivationGrids) -> Result<()> {
+    if !has_grid_parts(plan.profile) {
+        return Ok(());
+    }
+    for tensor in plan.tensors.iter_mut().filter(|tensor| tensor.static_quant().is_some()) {
+        let grid = grids.layers.get(tensor.info.name.as_str());
+        let grid = *grid.ok_or_else(|| no_grid_of_layer(plan.profile).at(tensor.culprit()))?;
+        tensor.quant.iter_mut().for_each(|quant| quant.inputs = Some(grid));
+    }
+    Ok(())
+}
+
+fn has_grid_parts(profile: OutputFormat) -> bool {
+    profile.held_codes().is_some_and(CodeSupport::has_grid_parts)
+}
+
+/// Returns the error for a network whose values have grids where the format needs one for each layer.
+fn no_grid_of_layer(profile: OutputFormat) -> Error {
+    Error::config(format!(
+        "int8-static: {} stores grids of linear layers in networks with attention, and a convolutional network has grids of its values; \
+         choose the format briquette",
+        profile.name()
+    ))
 }
 
 #[cfg(feature = "model")]

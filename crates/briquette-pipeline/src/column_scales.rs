@@ -9,7 +9,7 @@ use crate::solve::{layer_of, layers_of_original, rows_of};
 use briquette_core::{ColumnScales, InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_methods::quant::channel_scales::{ScaledColumns, column_scales};
-use briquette_methods::quant::{Activations, QuantSpec, Scheme};
+use briquette_methods::quant::{QuantSpec, Scheme};
 use briquette_recipe::Recipe;
 use briquette_recipe::plan::{siblings, topology_of};
 use briquette_writer::{Plan, TensorPlan, Workers};
@@ -98,19 +98,14 @@ fn scales_of(
     let weights = tensors.iter().map(|tensor| rows(tensor)).collect::<Result<Vec<_>>>()?;
     let units: Vec<usize> = (0..n_cols).collect();
     let columns = ScaledColumns { layers: &weights, stats, units: &units, n_units: n_cols };
-    // The grid of a layer, like the range of a token, follows from the inputs after they are multiplied.
-    let activations = match quant.activations {
-        Activations::Static => Activations::DynamicAsymmetric,
-        other => other,
-    };
-    let scheme = Scheme { weights: QuantSpec { has_columns: false, ..quant.spec }, activations };
+    let scheme = Scheme { weights: QuantSpec { has_columns: false, ..quant.spec }, activations: quant.activations };
     let found = column_scales(&columns, scheme, &|| workers.check_stop())?;
     let nearest = |scales: Vec<f64>| ColumnScales::nearest(scales.into_iter().map(f64::recip));
     Ok(found.map(|(method, scales)| (method, nearest(scales))))
 }
 
 fn remark(counts: &BTreeMap<&str, usize>, n_inputs: usize) -> String {
-    let names = [("balanced", "balanced"), ("smooth", "SmoothQuant's"), ("awq", "AWQ's")];
+    let names = [("balanced", "balanced"), ("searched", "searched"), ("smooth", "SmoothQuant's"), ("awq", "AWQ's")];
     let counted = names.iter().filter_map(|(method, name)| Some(format!("{name} for {}", counts.get(method)?)));
     let counted: Vec<String> = counted.collect();
     match counted.is_empty() {

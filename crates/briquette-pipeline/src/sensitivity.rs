@@ -85,7 +85,8 @@ fn choices_of(plan: &Plan, tensor: &TensorPlan, budget: Option<&Budget>) -> Resu
         let fitted = QuantSpec { scale, ..scheme.weights.for_columns(tensor.rows().n_cols) };
         let stays_float = plan.profile.is_for_transformers() && fitted.grouping != scheme.weights.grouping;
         let spec = (!stays_float).then_some(fitted);
-        candidate.quant = spec.map(|spec| Quant { spec, activations: scheme.activations, is_given: false });
+        candidate.quant =
+            spec.map(|spec| Quant { spec, activations: scheme.activations, is_given: false, inputs: None });
         let bytes = plan.predict_tensor(&candidate)?.0 as f64;
         let rounds_inputs = !stays_float && scheme.activations != Activations::Float;
         Ok(NamedChoice { scheme: name.clone(), spec, rounds_inputs, cut, bytes })

@@ -14,7 +14,7 @@ use briquette_core::encoded::{Codes, Storage};
 use briquette_core::{Coding, DType, Hash128, InputStats, InputView, OutputAxis, Result, Role, Rows};
 use briquette_formats::onnx::Skeleton;
 use briquette_formats::output_format::FilePart;
-use briquette_formats::{OutputFormat, TensorInfo, WeightLayout, activations, limits, quantization_config};
+use briquette_formats::{OutputFormat, TensorInfo, ValueGrid, WeightLayout, activations, limits, quantization_config};
 use briquette_methods::prune::Score;
 use briquette_methods::quant::{Activations, ScaleSearch};
 use std::collections::BTreeMap;
@@ -182,7 +182,19 @@ impl<'a> TensorPlan<'a> {
     /// # Errors
     /// Config: the format does not support the tensor.
     pub fn file_parts(&self, profile: OutputFormat, coding: Coding, n_kept: usize) -> Result<Vec<FilePart>> {
-        profile.file_parts(&self.stored_info(), self.stored_axis(coding), coding, n_kept, self.activations())
+        let info = self.stored_info();
+        let mut parts = profile.file_parts(&info, self.stored_axis(coding), coding, n_kept, self.activations())?;
+        if let (Some(quant), Some(held)) =
+            (self.static_quant().filter(|_| coding.codes.is_some()), profile.held_codes())
+        {
+            parts.extend(held.grid_parts(&info.name, quant.inputs.unwrap_or(ValueGrid::UNKNOWN)));
+        }
+        Ok(parts)
+    }
+
+    /// Returns the quantization, if the layer's inputs have a fixed grid.
+    pub fn static_quant(&self) -> Option<crate::Quant> {
+        self.quant.filter(|quant| quant.activations == Activations::Static)
     }
 
     /// Returns the number of bytes per element of the row view.

@@ -2,6 +2,7 @@
 
 use crate::known::{Known, Reason};
 use briquette_core::{DType, OutputAxis, Role, Rows};
+use briquette_formats::ValueGrid;
 use briquette_methods::prune::{Reconstruction, Score, SparsityPattern};
 use briquette_methods::quant::{Activations, QuantSpec, Rounding};
 use std::sync::Arc;
@@ -119,6 +120,8 @@ pub struct Quant {
     pub activations: Activations,
     /// Whether the scales come from the source and are used unchanged.
     pub is_given: bool,
+    /// The fixed grid of the layer's inputs, once it is known.
+    pub inputs: Option<ValueGrid>,
 }
 
 /// Recently used treatments, so that equal treatments are shared.

@@ -4,7 +4,7 @@ use super::file_part::{FilePart, Holds, own_parts};
 use super::held_codes::{CodeSupport, Misfit};
 use super::row::{Container, FormatRow, HeaderStrings, Shards};
 use crate::foreign::ForeignLayout;
-use crate::{ActivationRounding, TensorInfo};
+use crate::{ActivationRounding, TensorInfo, ValueGrid};
 use briquette_core::encoded::{Codes, Part, ScaleType};
 use briquette_core::{Coding, DType, Error, GridKind, Grouping, OutputAxis, Result, Shape};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ pub(super) const ROW: FormatRow = FormatRow {
         misfit,
         grid: Some(GridKind::SymmetricFull),
         has_columns: false,
-        has_static: false,
+        has_static: true,
+        grid_parts: Some(grid_parts),
         scale: Some(ScaleType::F32),
         // The compressed-tensors library runs the model, with its own activation scale.
         symmetric: ActivationRounding::SymmetricFull,
@@ -89,6 +90,17 @@ fn coded_parts(tensor: &TensorInfo, codes: Codes, activations: Option<&str>) -> 
         }
         _ => Err(unsupported("widths other than 4 and 8 bits")),
     }
+}
+
+/// Returns the parts of the fixed grid of a layer's inputs: `input_scale` F32 and `input_zero_point` I8, of codes from -128.
+fn grid_parts(weight: &str, grid: ValueGrid) -> Vec<FilePart> {
+    let module = weight.strip_suffix(".weight").unwrap_or(weight);
+    let part = |name: &str, dtype, bytes: Vec<u8>| FilePart {
+        info: TensorInfo { name: format!("{module}.{name}").into(), dtype, shape: Arc::new(Shape(vec![1])) },
+        holds: Holds::Constant(bytes),
+    };
+    let scale = part("input_scale", DType::F32, (grid.scale as f32).to_le_bytes().to_vec());
+    vec![scale, part("input_zero_point", DType::I8, vec![grid.zero.wrapping_sub(128)])]
 }
 
 /// Returns whether codes are stored unpacked, one in a byte (`int-quantized`).

@@ -1,6 +1,7 @@
 //! The codes that a format supports, and defaults for new codes.
 
-use crate::ActivationRounding;
+use super::file_part::FilePart;
+use crate::{ActivationRounding, ValueGrid};
 use briquette_core::encoded::{Codes, ScaleType};
 use briquette_core::{GridKind, OutputAxis};
 
@@ -17,6 +18,9 @@ pub struct CodeSupport {
     pub(super) scale: Option<ScaleType>,
     /// Whether activations may have fixed grids.
     pub has_static: bool,
+    /// Returns the tensors that store the fixed grid of a layer's inputs, by the name of its weight; `None` if a file of its own lists
+    /// the grids.
+    pub(super) grid_parts: Option<fn(&str, ValueGrid) -> Vec<FilePart>>,
     /// The meaning of symmetric activation quantization.
     pub(super) symmetric: ActivationRounding,
 }
@@ -54,6 +58,7 @@ impl CodeSupport {
         has_columns: true,
         scale: None,
         has_static: true,
+        grid_parts: None,
         symmetric: ActivationRounding::Symmetric,
     };
 
@@ -64,6 +69,17 @@ impl CodeSupport {
             return Some(Misfit::Scheme { holds, instead: "a stage without column_scales, or the format briquette" });
         }
         (self.misfit)(codes, axis)
+    }
+
+    /// Returns whether the grid of a layer's inputs is stored beside its codes, as tensors of a weight file.
+    pub fn has_grid_parts(&self) -> bool {
+        self.grid_parts.is_some()
+    }
+
+    /// Returns the tensors that store the fixed grid of a layer's inputs, by the name of its weight; none if a file of its own lists the
+    /// grids.
+    pub fn grid_parts(&self, weight: &str, grid: ValueGrid) -> Vec<FilePart> {
+        self.grid_parts.map_or_else(Vec::new, |parts| parts(weight, grid))
     }
 
     /// Returns the grid of new codes for a scheme with this grid.

@@ -1,5 +1,6 @@
 //! Runs a model on calibration data, and chooses the grids of its activations.
 
+use super::{has_grid_parts, no_grid_of_layer};
 use crate::arch::arch_of;
 use crate::frequency::ScaledSource;
 use crate::memory::run_model;
@@ -29,17 +30,26 @@ pub(super) fn new_grids(
     options: &RunOptions,
 ) -> Result<ActivationGrids> {
     let network = StaticNetwork::open(calibration, checkpoint, options)?;
+    if !network.has_attention && has_grid_parts(plan.profile) {
+        return Err(no_grid_of_layer(plan.profile));
+    }
     float_unused(plan, &network.used_weights());
-    let weights: BTreeSet<String> =
-        plan.tensors.iter().filter(|tensor| is_static(tensor)).map(|tensor| tensor.info.name.to_string()).collect();
+    let weights: BTreeSet<String> = plan
+        .tensors
+        .iter()
+        .filter(|tensor| tensor.static_quant().is_some())
+        .map(|tensor| tensor.info.name.to_string())
+        .collect();
     let mut wanted = network.values_of(&weights)?;
     let columns = network.columns_of(plan, scaled, &weights)?;
     wanted.iter_mut().for_each(|value| value.columns = columns.get(&value.id).cloned().flatten());
-    let mut known = ActivationGrids::of_training(checkpoint)?.values;
-    known.retain(|name, _| wanted.iter().any(|value| network.name(value.id) == name));
-    if !known.is_empty() && known.len() == wanted.len() {
-        plan.remarks.push(format!("Static int8: the grids of {} activations are those of the training.", known.len()));
-        return Ok(ActivationGrids::new(known));
+    if let Some(known) = network.trained(&wanted, &weights)? {
+        let n = known.values.len() + known.layers.len();
+        plan.remarks.push(format!("Static int8: the grids of {n} activations are those of the training."));
+        if network.has_attention {
+            round_others_dynamically(plan, &known.layers);
+        }
+        return Ok(known);
     }
     let (values, n_items) = network.observed(&wanted)?;
     let range = calibration.activation_range;
@@ -56,7 +66,7 @@ pub(super) fn new_grids(
 /// Chooses the grids of the layers with these weights, for a training.
 ///
 /// # Errors
-/// See [`choose`](super::choose). Config: the network has attention.
+/// See [`choose`](super::choose).
 pub(crate) fn grids_of(
     weights: &BTreeSet<String>,
     calibration: &CalibrationRun,
@@ -64,10 +74,13 @@ pub(crate) fn grids_of(
     options: &RunOptions,
 ) -> Result<ActivationGrids> {
     let network = StaticNetwork::open(calibration, checkpoint, options)?;
-    // It tells what is expected.
-    check_convolutional(network.blank.graph())?;
-    let (grids, _) = network.observed(&network.values_of(weights)?)?;
-    Ok(ActivationGrids::new(grids))
+    let wanted = network.values_of(weights)?;
+    let (values, _) = network.observed(&wanted)?;
+    if !network.has_attention {
+        return Ok(ActivationGrids::new(values));
+    }
+    let without_columns = wanted.iter().map(|value| (value.id, None)).collect();
+    Ok(ActivationGrids::of_layers(network.of_layers(&values, weights, &without_columns)))
 }
 
 /// The scales of columns that multiply each value before it is rounded.
@@ -167,6 +180,19 @@ impl<'a> StaticNetwork<'a> {
         found
     }
 
+    /// Returns the grids of a training for these values, or for the layers with these weights; `None` if it has not given all of them.
+    fn trained(&self, wanted: &[ObservedValue], weights: &BTreeSet<String>) -> Result<Option<ActivationGrids>> {
+        let ActivationGrids { mut values, mut layers, .. } = ActivationGrids::of_training(self.checkpoint)?;
+        if self.has_attention {
+            layers.retain(|weight, _| weights.contains(weight));
+            // Its layers read values that were not multiplied.
+            let has_all = !layers.is_empty() && wanted.iter().all(|value| value.columns.is_none());
+            return Ok(has_all.then(|| ActivationGrids::of_layers(layers)));
+        }
+        values.retain(|name, _| wanted.iter().any(|value| self.name(value.id) == name));
+        Ok((!values.is_empty() && values.len() == wanted.len()).then(|| ActivationGrids::new(values)))
+    }
+
     /// Returns the values that need a grid if the layers with these weights have static activations.
     fn values_of(&self, weights: &BTreeSet<String>) -> Result<Vec<ObservedValue>> {
         if self.has_attention {
@@ -217,21 +243,19 @@ fn has_attention(graph: &Graph) -> bool {
 /// attention, and weights that several layers share.
 fn round_others_dynamically(plan: &mut Plan, layers: &BTreeMap<String, ValueGrid>) {
     let mut shared = SharedTreatments::default();
-    let has_none = |tensor: &&mut TensorPlan| is_static(tensor) && !layers.contains_key(tensor.info.name.as_str());
+    let has_none =
+        |tensor: &&mut TensorPlan| tensor.static_quant().is_some() && !layers.contains_key(tensor.info.name.as_str());
     for tensor in plan.tensors.iter_mut().filter(has_none) {
         tensor.quant.iter_mut().for_each(|quant| quant.activations = Activations::DynamicAsymmetric);
         tensor.share(&mut shared);
     }
 }
 
-fn is_static(tensor: &TensorPlan) -> bool {
-    tensor.quant.is_some_and(|quant| quant.activations == Activations::Static)
-}
-
 /// Plans float activations for layers that the network does not use.
 fn float_unused(plan: &mut Plan, used: &BTreeSet<String>) {
     let mut shared = SharedTreatments::default();
-    let unused = |tensor: &&mut TensorPlan| is_static(tensor) && !used.contains(tensor.info.name.as_str());
+    let unused =
+        |tensor: &&mut TensorPlan| tensor.static_quant().is_some() && !used.contains(tensor.info.name.as_str());
     for tensor in plan.tensors.iter_mut().filter(unused) {
         tensor.quant.iter_mut().for_each(|quant| quant.activations = Activations::Float);
         tensor.share(&mut shared);

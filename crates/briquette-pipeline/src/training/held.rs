@@ -50,12 +50,12 @@ pub(crate) fn named(student: &Learner, names: &NameMap, roles: &[RoleRule]) -> R
 /// Returns rules for paths after `prefix`: zeros stay zero, gradual pruning adds more, and quantized weights
 /// are fake-quantized.
 ///
-/// `heads` are embeddings that are also the head.
+/// `heads` are embeddings that are also the head, and `grids` those of static activations.
 pub(crate) fn rules(
     stage: &DistillStage,
     pruned: &[&Selection],
     named: &[StudentTensor],
-    heads: &BTreeSet<String>,
+    (heads, grids): (&BTreeSet<String>, Option<&ActivationGrids>),
     n_steps: usize,
     prefix: &str,
 ) -> Result<Compression> {
@@ -86,13 +86,19 @@ pub(crate) fn rules(
                 continue;
             }
             if scheme.activations == Activations::Static {
-                // The network rounds them.
-                scheme.activations = Activations::Float;
+                scheme.activations = of_static_layer(named, grids);
             }
             rules = rules.quantize(Quantize::with_scheme(&at(&named.path), scheme)?.on(every));
         }
     }
     Ok(rules)
+}
+
+/// Returns the rounding of a layer's inputs where the network does not round them to a fixed grid.
+fn of_static_layer(named: &StudentTensor, grids: Option<&ActivationGrids>) -> Activations {
+    let is_layer = matches!(named.role, Role::Linear | Role::Conv);
+    let has_others = grids.is_some_and(|grids| !grids.layers.is_empty() && !grids.layers.contains_key(&named.name));
+    if is_layer && has_others { Activations::DynamicAsymmetric } else { Activations::Float }
 }
 
 /// Returns the names of weights whose layers are trained with static activations.

@@ -97,7 +97,7 @@ impl TrainingSetup {
         let named = held::named(&learner, &student.names, job.roles)?;
         let grids = held::activation_grids(job, &named, &start, options)?;
         if let Some(grids) = &grids {
-            let grids = FixedGrids::new(grids, held::static_weights(stage, &named));
+            let grids = FixedGrids::of_training(grids, held::static_weights(stage, &named));
             student.network = student.network.with_rounded_activations(&grids)?;
         }
         let learner = Learner::of(&student, None);
@@ -108,7 +108,7 @@ impl TrainingSetup {
         let n_steps = steps_of(stage, &mut settings, examples.len(), n_devices);
         let prefix = if n_devices == 1 { "" } else { "student." };
         let heads = heads_of(stage, job, &start)?;
-        let rules = held::rules(stage, job.pruned, &named, &heads, n_steps, prefix)?;
+        let rules = held::rules(stage, job.pruned, &named, (&heads, grids.as_ref()), n_steps, prefix)?;
         settings.rate = held::rate(stage, &named, &heads)?;
         if settings.rate.is_some() && n_devices > 1 {
             return Err(Error::config("rate: not supported on several devices; train on one device, or remove it"));

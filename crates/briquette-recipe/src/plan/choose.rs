@@ -169,15 +169,15 @@ fn quantize(
         let is_table = fitted.activations == Activations::Static && !matches!(tensor.role, Role::Linear | Role::Conv);
         let fitted = if is_table { Scheme { activations: Activations::Float, ..fitted } } else { fitted };
         if fitted.activations == Activations::Static && held.is_none_or(|held| !held.has_static) {
-            let message =
-                "int8-static needs the format briquette; or use `briquette export --to onnx --quantize int8-static`";
+            let message = "int8-static needs the format briquette or compressed-tensors; or use `briquette export --to onnx --quantize int8-static`";
             return Err(at(Error::config(message), tensor));
         }
         let scheme = match held {
             Some(held) => scheme_of(held, tensor, fitted).map_err(|error| at(error, tensor))?,
             None => fitted,
         };
-        tensor.quant = Some(Quant { spec: scheme.weights, activations: scheme.activations, is_given: false });
+        tensor.quant =
+            Some(Quant { spec: scheme.weights, activations: scheme.activations, is_given: false, inputs: None });
         // The curvature in the rows of a token embedding takes the place of layer inputs.
         if matches!(tensor.role, Role::Linear | Role::Conv) || tensor.needs_given_scales() {
             tensor.solve.rounding = stage.rounding;

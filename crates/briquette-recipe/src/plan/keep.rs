@@ -63,5 +63,5 @@ fn quant_of(source: &StoredTensor, codes: Codes, profile: OutputFormat) -> Optio
         Some(formats::ActivationRounding::Fixed) => Activations::Static,
         None | Some(formats::ActivationRounding::Other) => Activations::Float,
     };
-    Some(Quant { spec, activations, is_given: true })
+    Some(Quant { spec, activations, is_given: true, inputs: None })
 }

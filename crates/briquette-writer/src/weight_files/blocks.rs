@@ -97,7 +97,7 @@ impl Model {
             scale: ScaleType::F16,
             has_columns: false,
         };
-        let quant = Quant { spec, activations: Activations::Float, is_given: false };
+        let quant = Quant { spec, activations: Activations::Float, is_given: false, inputs: None };
         let tensor = |(index, info)| {
             let info: &TensorInfo = info;
             let known = Known { role: Role::Linear, axis: OutputAxis::First, why: Reason::Matrix };

@@ -4,7 +4,7 @@ use super::awq::{self, awq_scales};
 use super::balanced::{BALANCED_EXPONENT, balanced};
 use super::columns::ScaledColumns;
 use super::smooth::smooth;
-use crate::quant::{Activations, Scheme};
+use crate::quant::{Activations, Scheme, input_scale};
 use briquette_core::Grouping;
 
 /// The number of exponents of each method: 1/20, .. 1 of SmoothQuant, and 1/20, .. 19/20 of AWQ.
@@ -48,8 +48,9 @@ pub fn auto<E>(
 /// The geometric mean of the scales is 1, so that step sizes keep their meaning.
 ///
 /// int8 weights with one scale for each row, and int8 inputs, get [`balanced`] scales. The prediction of [`auto`] overestimates the
-/// range of tokens whose largest inputs are rare. Other schemes get the scales of [`auto`] or balanced ones, whichever have the
-/// smallest predicted error; `None` if it is not below that of no scales.
+/// range of tokens whose largest inputs are rare. Inputs on one fixed grid get the scales of [`input_scale`], whose prediction is that
+/// of a fixed grid. Other schemes get the scales of [`auto`] or balanced ones, whichever have the smallest predicted error; `None` if
+/// it is not below that of no scales.
 ///
 /// # Errors
 /// The first error of `check_stop`, which is called for each candidate.
@@ -60,6 +61,11 @@ pub fn column_scales<E>(
 ) -> Result<Option<(&'static str, Vec<f64>)>, E> {
     let is_by_row = scheme.weights.for_columns(columns.n_columns()).grouping == Grouping::Row;
     let is_int8 = scheme.weights.grid.n_bits() == 8 && is_by_row;
+    if is_int8 && scheme.activations == Activations::Static {
+        let matrices: Vec<&[f32]> = columns.layers.iter().map(Vec::as_slice).collect();
+        let factors = input_scale(&matrices, columns.stats);
+        return Ok(Some(("searched", centred(factors.iter().map(|factor| f64::from(*factor).recip()).collect()))));
+    }
     if is_int8 && scheme.activations != Activations::Float {
         return Ok(Some(("balanced", centred(balanced(columns, BALANCED_EXPONENT)))));
     }
