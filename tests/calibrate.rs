@@ -80,7 +80,9 @@ fn an_update_beyond_the_range_of_its_type_is_dropped_too() {
     let gram = Arc::new((0..64).map(|at| if at % 9 == 0 { 1000.0 } else { 999.0 }).collect::<Vec<f64>>());
     let (sum, sum_squares, max) = (vec![990.0; 8], vec![1000.0; 8], vec![1.0; 8]);
     let stats = InputStats { count: 1000, sum, sum_squares, max, gram: Some(gram), ..InputStats::default() };
-    StatisticsFile { model: None, layers: [("fc".to_string(), stats)].into() }.write(&sandbox.path("s")).unwrap();
+    StatisticsFile { layers: [("fc".to_string(), stats)].into(), ..Default::default() }
+        .write(&sandbox.path("s"))
+        .unwrap();
     for method in ["sparsegpt", "admm"] {
         let line = format!("compress m.safetensors -o out --prune 0.5 --prune-method {method} --statistics s --force");
         let report = sandbox.json(&line);

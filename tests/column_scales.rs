@@ -78,16 +78,6 @@ fn large_inputs_lose_less_and_all_forms_of_the_output_agree() {
 }
 
 #[test]
-fn fixed_grids_lose_less_with_scales_that_are_searched_for_them() {
-    let sandbox = with_outliers("bert-tiny");
-    let flags = "--quantize int8-static --data sentences.txt --max-length 32 --quiet --force";
-    sandbox.ok(&format!("compress bert-tiny -o plain {flags}"));
-    sandbox.ok(&format!("compress bert-tiny -o out {flags} --column-scales"));
-    let [plain, found] = ["plain", "out"].map(|out| error(&evaluated(&sandbox, "bert-tiny", out)));
-    assert!(found < 0.3 * plain, "{found} after {plain}");
-}
-
-#[test]
 fn every_scheme_and_method_of_linear_layers_takes_scales_of_columns() {
     let sandbox = with_outliers("bert-tiny");
     for flags in [

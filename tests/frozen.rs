@@ -65,7 +65,7 @@ fn write_statistics(path: &Path) {
     let max: Vec<f32> = (0..32).map(|at| if at % 8 == 3 { 40.0 } else { 1.0 }).collect();
     let sum_squares = max.iter().map(|max| 64.0 * 0.2 * f64::from(*max).powi(2)).collect();
     let stats = InputStats { count: 64, sum_squares, max, ..InputStats::empty(32, false) };
-    StatisticsFile { model: None, layers: [("up".to_string(), stats)].into() }.write(path).unwrap();
+    StatisticsFile { layers: [("up".to_string(), stats)].into(), ..Default::default() }.write(path).unwrap();
 }
 
 /// A tokenizer with a token for each row of `embed.weight`.

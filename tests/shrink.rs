@@ -4,6 +4,8 @@ use crate::sandbox::Sandbox;
 #[cfg(feature = "model")]
 use crate::sandbox::repository;
 #[cfg(feature = "model")]
+use briquette::formats::input_stats::StatisticsFile;
+#[cfg(feature = "model")]
 use serde_json::Value;
 
 #[test]
@@ -67,4 +69,42 @@ fn a_shrunk_network_is_calibrated_refitted_trained_and_evaluated() {
     assert!(refitted > random && trained > random + 0.05, "{random} {refitted} {trained}");
     let again = sandbox.json(&format!("eval trained --data {data}"));
     assert!((again["metrics"]["accuracy"].as_f64().unwrap() - trained).abs() < 1e-9);
+}
+
+#[cfg(feature = "model")]
+#[test]
+fn blocks_with_the_least_influence_in_the_statistics_are_dropped() {
+    let sandbox = Sandbox::with("models/bert-tiny");
+    sandbox.write("text.txt", std::fs::read(repository().join("fixtures/models/sentences.txt")).unwrap());
+    sandbox.ok("calibrate bert-tiny --data text.txt --max-length 16 -o stats.safetensors --quiet");
+    let influence = StatisticsFile::read_block_influence(&sandbox.path("stats.safetensors")).unwrap();
+    assert!(influence.len() == 2 && influence.iter().all(|value| (0.0..2.0).contains(value)), "{influence:?}");
+    let least = if influence[0] < influence[1] { 0 } else { 1 };
+    let recipe = |keys: &str| {
+        let text = "[model]\npath = \"bert-tiny\"\n[output]\npath = \"out\"\nformat = \"dense\"\n[[stage]]\nkind = \"shrink\"\n";
+        sandbox.write("recipe.toml", format!("{text}{keys}\n"));
+    };
+    let of_file = "statistics = \"stats.safetensors\"";
+    recipe(&format!("drop_n_blocks = 1\n{of_file}"));
+    let plan = sandbox.ok("plan recipe.toml").stdout;
+    assert!(plan.contains(&format!("{least}")), "{plan}");
+    let report = sandbox.json("run recipe.toml");
+    assert_eq!(report["shrunk"][0]["dropped_blocks"], serde_json::json!([least]));
+    sandbox.ok("eval out --data text.txt --max-length 16");
+
+    let without: Vec<_> = (0..3).map(|_| 0.5).collect();
+    let stats = StatisticsFile::read(&sandbox.path("stats.safetensors")).unwrap();
+    StatisticsFile { block_influence: without, ..stats.clone() }.write(&sandbox.path("three")).unwrap();
+    StatisticsFile { block_influence: Vec::new(), ..stats }.write(&sandbox.path("none")).unwrap();
+    for (keys, code, phrase) in [
+        ("drop_n_blocks = 1", 2, "statistics: missing; drop_n_blocks needs layer inputs"),
+        (&format!("drop_n_blocks = 2\n{of_file}"), 2, "drop_n_blocks: found 2, expected fewer than the 2 blocks"),
+        (&format!("drop_n_blocks = 0\n{of_file}"), 2, "drop_n_blocks"),
+        (&format!("drop_n_blocks = 1\ndrop_blocks = [0]\n{of_file}"), 2, "drop_blocks already names the blocks"),
+        ("drop_n_blocks = 1\nstatistics = \"none\"", 4, "found the influence of 0 blocks, expected that of 2"),
+        ("drop_n_blocks = 1\nstatistics = \"three\"", 4, "found the influence of 3 blocks"),
+    ] {
+        recipe(keys);
+        sandbox.run("run recipe.toml --force").assert_fails(code, &[phrase]);
+    }
 }

@@ -37,6 +37,8 @@ pub struct Calibration {
     pub n_skipped: usize,
     /// Layers without statistics: they cannot be observed, or received no input.
     pub unseen: Vec<String>,
+    /// The influence of each block, the mean of `1 - cos` of a vector before and after it; empty if the blocks change shapes.
+    pub block_influence: Vec<f64>,
 }
 
 impl Calibration {
@@ -85,7 +87,12 @@ pub fn calibrate(
     let n_blocks = runner.n_blocks();
     while let Some(block) = runner.next_block() {
         let mut after = |done, total| progress(block * total + done, n_blocks * total);
-        found.take_in(runner.observe_and_advance(checkpoint, &probe, &mut after)?);
+        let seen = runner.observe_and_advance(checkpoint, &probe, &mut after)?;
+        found.block_influence.extend(seen.influence);
+        found.take_in(seen);
+    }
+    if found.block_influence.len() != n_blocks {
+        found.block_influence.clear();
     }
     found.take_in(runner.observe_head(checkpoint, &probe)?);
     Ok(found)

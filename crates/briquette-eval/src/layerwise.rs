@@ -5,6 +5,7 @@
 
 mod backward;
 mod block_error;
+mod influence;
 mod needs;
 mod observers;
 mod offloaded;
@@ -24,6 +25,7 @@ use briquette_models::{Arch, BlockState, GraphNet, device};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
+use influence::BlockInfluence;
 use observers::{ProbedNetwork, observed};
 pub(crate) use offloaded::{OffloadedOutputs, run_keeping_states};
 pub use offloaded::{offloaded_bytes, run_offloaded};
@@ -44,6 +46,8 @@ pub struct SeenInputs {
     pub layers: BTreeMap<String, InputStats>,
     /// Layers that cannot be observed, or received no input.
     pub unseen: Vec<String>,
+    /// The mean of `1 - cos` of vectors before and after the block, if the run advanced and their shapes are equal.
+    pub influence: Option<f64>,
 }
 
 /// A layerwise run of a model, with the values before the next block.
@@ -233,7 +237,7 @@ impl<'a> LayerwiseRunner<'a> {
         let is_of_it = |layer: &str| self.part_of(layer) == BlockPart::Block(index);
         let n_lanes = self.n_lanes(index, probe);
         let (observers, watched, unseen) = ProbedNetwork::several(network, probe, &names, &is_of_it, n_lanes)?;
-        let n_batches = self.batches.len();
+        let (n_batches, mut influence) = (self.batches.len(), BlockInfluence::default());
         for first in (0..n_batches).step_by(observers.len()) {
             let group = first..n_batches.min(first + observers.len());
             let inputs = group.clone().map(|batch| Ok((self.state(batch)?, self.inputs(batch)?)));
@@ -244,13 +248,16 @@ impl<'a> LayerwiseRunner<'a> {
             self.has_run = true;
             for ((batch, state), observer) in group.zip(ran).zip(&observers) {
                 observer.tell(probe)?;
-                state.map_or(Ok(()), |state| self.states.set(batch, &state))?;
+                if let Some(state) = state {
+                    probe.map_or(Ok(()), |_| influence.add(&self.state(batch)?, &state))?;
+                    self.states.set(batch, &state)?;
+                }
                 self.check_memory(&format!("in block {index}"))?;
                 progress(batch + 1, n_batches)?;
             }
         }
         self.next += usize::from(advances);
-        Ok(SeenInputs::of(watched, unseen, probe))
+        Ok(SeenInputs { influence: influence.mean(), ..SeenInputs::of(watched, unseen, probe) })
     }
 
     /// Runs the part after the last block for every batch.
@@ -376,6 +383,6 @@ impl SeenInputs {
     fn of(watched: Vec<String>, mut unseen: Vec<String>, probe: Option<&Probe>) -> Self {
         let layers = probe.map(Probe::take_stats).unwrap_or_default();
         unseen.extend(watched.into_iter().filter(|layer| !layers.contains_key(layer)));
-        Self { layers, unseen }
+        Self { layers, unseen, influence: None }
     }
 }

@@ -10,6 +10,8 @@ use std::sync::Arc;
 const FORMAT: &str = "briquette-input-statistics";
 /// The value of `version` in the header.
 const VERSION: &str = "1";
+/// The header key of the influence of each block.
+const BLOCK_INFLUENCE: &str = "block influence";
 /// Prefix of header keys for layers that share the Gram matrix of another layer.
 const SAME_GRAM: &str = "gram of ";
 /// Bytes of each tensor that go into the fingerprint of a model.
@@ -22,6 +24,8 @@ pub struct StatisticsFile {
     pub model: Option<Hash128>,
     /// Statistics by layer path: the name of the weight without `.weight`.
     pub layers: BTreeMap<String, InputStats>,
+    /// For each block of the network, `1 - cos` of a vector before and after it, as the mean over all vectors; empty if it was not gathered.
+    pub block_influence: Vec<f64>,
 }
 
 impl StatisticsFile {
@@ -75,6 +79,10 @@ impl StatisticsFile {
         strings.insert("format".into(), FORMAT.into());
         strings.insert("version".into(), VERSION.into());
         strings.extend(self.model.map(|model| ("model".to_string(), model.to_string())));
+        if !self.block_influence.is_empty() {
+            let numbers: Vec<String> = self.block_influence.iter().map(f64::to_string).collect();
+            strings.insert(BLOCK_INFLUENCE.into(), numbers.join(" "));
+        }
         safetensors::to_file_saying(&tensors, &strings)
     }
 
@@ -132,8 +140,17 @@ impl StatisticsFile {
         if let Some((name, problem)) = bad {
             return Err(Error::input(format!("statistics of {name:?}: {problem}")).at(path.display()));
         }
+        let block_influence = influence_in(&strings).map_err(|error| error.at(path.display()))?;
         file.check_unchanged()?;
-        Ok(Self { model, layers })
+        Ok(Self { model, layers, block_influence })
+    }
+
+    /// Reads the influence of each block alone, from the header; see [`Self::block_influence`].
+    ///
+    /// # Errors
+    /// See [`read`](Self::read).
+    pub fn read_block_influence(path: &Path) -> Result<Vec<f64>> {
+        influence_in(&Checkpoint::open(path)?.metadata()).map_err(|error| error.at(path.display()))
     }
 
     /// Checks that the statistics belong to this model.
@@ -150,6 +167,16 @@ impl StatisticsFile {
             ))),
         }
     }
+}
+
+fn influence_in(strings: &BTreeMap<String, String>) -> Result<Vec<f64>> {
+    let number = |text: &str| {
+        let found = text.parse().ok().filter(|number: &f64| number.is_finite());
+        found.ok_or_else(|| {
+            Error::input(format!("{BLOCK_INFLUENCE}: found {text:?}, expected a number; the file is damaged"))
+        })
+    };
+    strings.get(BLOCK_INFLUENCE).map_or("", String::as_str).split_whitespace().map(number).collect()
 }
 
 /// Returns the fingerprint of a model: xxh3 over name, type, shape and the middle 4,096 bytes of each tensor.
@@ -239,7 +266,8 @@ mod tests {
         let (first, without) = (stats(), InputStats { gram: None, sum_magnitudes: Vec::new(), ..stats() });
         let shared = InputStats { gram: first.gram.clone(), ..stats() };
         let layers = BTreeMap::from([("a.b".to_string(), first), ("c".into(), without), ("d".into(), shared)]);
-        let file = StatisticsFile { model: Some(fingerprint(&model).unwrap()), layers };
+        let file =
+            StatisticsFile { model: Some(fingerprint(&model).unwrap()), layers, block_influence: vec![0.25, 1e-9] };
         let path = directory.path().join("stats.safetensors");
         file.write(&path).unwrap();
         let read = StatisticsFile::read(&path).unwrap();
@@ -275,7 +303,9 @@ mod tests {
         for damage in damage {
             let mut stats = InputStats { gram: None, ..stats() };
             damage(&mut stats);
-            StatisticsFile { model: None, layers: BTreeMap::from([("a".to_string(), stats)]) }.write(&path).unwrap();
+            StatisticsFile { layers: BTreeMap::from([("a".to_string(), stats)]), ..Default::default() }
+                .write(&path)
+                .unwrap();
             assert!(StatisticsFile::read(&path).unwrap_err().to_string().contains("statistics of \"a\""));
         }
     }
@@ -284,9 +314,13 @@ mod tests {
     fn truncated_or_changed_files_do_not_panic() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("stats.safetensors");
-        StatisticsFile { model: Some(Hash128(7)), layers: BTreeMap::from([("a".to_string(), stats())]) }
-            .write(&path)
-            .unwrap();
+        StatisticsFile {
+            model: Some(Hash128(7)),
+            layers: BTreeMap::from([("a".to_string(), stats())]),
+            ..Default::default()
+        }
+        .write(&path)
+        .unwrap();
         let whole = std::fs::read(&path).unwrap();
         for n in 0..whole.len() {
             std::fs::write(&path, &whole[..n]).unwrap();

@@ -341,6 +341,19 @@ mod tests {
     }
 
     #[test]
+    fn a_training_rounds_the_inputs_of_chosen_layers_alone() {
+        let graph = resnet();
+        let grid = FixedGrid { scale: 0.5, zero: 3, codes: [0, 255] };
+        let layers = BTreeMap::from([("fc.weight".to_string(), grid), ("conv1.weight".to_string(), grid)]);
+        let rounded = with_rounded_layers(graph.clone(), &layers);
+        assert_eq!(rounded.nodes.len(), graph.nodes.len() + 1, "a convolution is no linear layer");
+        let node = |name: &str| rounded.nodes.iter().find(|node| node.name == name).unwrap();
+        assert_eq!(node("flatten.rounded").op, Op::Primitive(Primitive::FakeQuantize(grid)));
+        assert_eq!(node("fc").inputs[0], node("flatten.rounded").outputs[0].into());
+        rounded.lower().unwrap();
+    }
+
+    #[test]
     fn codes_pass_through_sums_pools_and_reshapes() {
         let graph = resnet();
         let found = fixed_values(&graph, &|_| true).unwrap();

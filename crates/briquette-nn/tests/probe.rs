@@ -125,6 +125,6 @@ fn a_dense_convolution_shares_no_matrix_with_a_grouped_one() {
     assert_eq!(n_elements, [4 * 81, 36 * 36, 2 * 18 * 18, 36 * 36]);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("stats.safetensors");
-    StatisticsFile { model: None, layers: stats.clone() }.write(&path).unwrap();
+    StatisticsFile { layers: stats.clone(), ..Default::default() }.write(&path).unwrap();
     assert_eq!(Probe::read(&path).unwrap(), stats);
 }

@@ -111,7 +111,8 @@ mod run {
             let gathering = Gathering { samples, has_gram: request.has_gram, room };
             briquette_eval::calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut after_batch)
         })?;
-        let file = StatisticsFile { model: Some(fingerprint(&checkpoint)?), layers: found.layers.clone() };
+        let (layers, block_influence) = (found.layers.clone(), found.block_influence.clone());
+        let file = StatisticsFile { model: Some(fingerprint(&checkpoint)?), layers, block_influence };
         checkpoint.check_unchanged()?;
         if options.force { file.write(&request.output) } else { file.write_new(&request.output) }?;
         let n_bytes = std::fs::metadata(&request.output)

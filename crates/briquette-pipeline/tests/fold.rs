@@ -81,7 +81,7 @@ fn statistics(model: &Path, path: &Path) {
     };
     let model_hash = Some(fingerprint(&Checkpoint::open(model).unwrap()).unwrap());
     let layers = tensors(model).iter().filter_map(of_layer).collect();
-    StatisticsFile { model: model_hash, layers }.write(path).unwrap();
+    StatisticsFile { model: model_hash, layers, ..Default::default() }.write(path).unwrap();
 }
 
 /// Folds every family that has a place, and returns their names. The others are refused in one line.

@@ -186,7 +186,7 @@ fn statistics(model: &str, layers: &[(&str, usize)], path: &Path) {
         (name.to_string(), stats)
     };
     let model = Some(fingerprint(&Checkpoint::open(&fixture(model)).unwrap()).unwrap());
-    StatisticsFile { model, layers: layers.iter().map(of_layer).collect() }.write(path).unwrap();
+    StatisticsFile { model, layers: layers.iter().map(of_layer).collect(), ..Default::default() }.write(path).unwrap();
 }
 
 /// Returns `tr(D G Dᵀ)` of the change of a layer's weights, as a share of `tr(W G Wᵀ)`.

@@ -122,7 +122,7 @@ impl Case {
             if self.is_wanda {
                 let known = Checkpoint::open(model).unwrap();
                 let fingerprint = Some(input_stats::fingerprint(&known).unwrap());
-                StatisticsFile { model: fingerprint, layers: statistics() }.write(&file).unwrap();
+                StatisticsFile { model: fingerprint, layers: statistics(), ..Default::default() }.write(&file).unwrap();
                 text += &format!("method = 'wanda'\nstatistics = '{}'\n", file.display());
             }
         }

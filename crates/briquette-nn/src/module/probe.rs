@@ -165,7 +165,7 @@ impl Probe {
     /// Io: the file cannot be written, or the model cannot be read.
     pub fn write(&self, path: &Path, model: Option<&Checkpoint>) -> Result<()> {
         let model = model.map(|model| input_stats::fingerprint(model)).transpose()?;
-        StatisticsFile { model, layers: self.stats() }.write(path)
+        StatisticsFile { model, layers: self.stats(), ..Default::default() }.write(path)
     }
 
     /// Reads a file that [`write`](Self::write) wrote.

@@ -52,6 +52,6 @@ pub(super) fn of_tables(
         job.options.stop.check()
     };
     let found = row_curvatures(job.checkpoint, arch, device, over, (samples, room), &names, &mut after)?;
-    StatisticsFile { model: None, layers: found.clone() }.write(&path)?;
+    StatisticsFile { layers: found.clone(), ..Default::default() }.write(&path)?;
     Ok(found)
 }

@@ -181,7 +181,7 @@ mod run {
             briquette_eval::calibrate(checkpoint, arch, &device, (&data, &spec), gathering, &mut after)
         })?;
         let model = Some(briquette_formats::input_stats::fingerprint(checkpoint)?);
-        StatisticsFile { model, layers: found.layers }.write(path)
+        StatisticsFile { model, layers: found.layers, block_influence: found.block_influence }.write(path)
     }
 
     /// Compresses a model block by block: observes the inputs of a block's layers, decides about its weights,

@@ -3,6 +3,7 @@
 //! Groups and the number of units to remove follow from headers. Weights and statistics decide which units, and layers that
 //! read removed units are refitted.
 
+mod blocks;
 mod groups;
 mod inputs;
 mod refits;
@@ -74,19 +75,21 @@ fn as_shrink(then: &ModelStage) -> Option<&ShrinkStage> {
 }
 
 /// A model without the blocks to drop, its groups, and how many units are removed.
-pub(super) struct ShrinkPlan<'a> {
-    stage: &'a ShrinkStage,
+pub(super) struct ShrinkPlan {
+    /// The blocks to drop, by their numbers in the model before.
+    dropped: Vec<usize>,
     model: HeadedModel,
     couplings: Couplings,
     chosen: Vec<ChosenGroup>,
 }
 
-impl<'a> ShrinkPlan<'a> {
-    pub(super) fn of(stage: &'a ShrinkStage, model: HeadedModel) -> Result<Self> {
-        let model = if stage.drop_blocks.is_empty() { model } else { model.without_blocks(&stage.drop_blocks)? };
+impl ShrinkPlan {
+    pub(super) fn of(stage: &ShrinkStage, model: HeadedModel) -> Result<Self> {
+        let dropped = blocks::dropped(stage, model.graph.blocks.len())?;
+        let model = if dropped.is_empty() { model } else { model.without_blocks(&dropped)? };
         let couplings = couplings(&model.graph, &model.graph.lower()?)?;
         let chosen = groups::choose(stage, &model.graph, &couplings)?;
-        Ok(Self { stage, model, couplings, chosen })
+        Ok(Self { dropped, model, couplings, chosen })
     }
 
     /// Returns units that are spread evenly over every chosen group.
@@ -132,7 +135,7 @@ impl<'a> ShrinkPlan<'a> {
         let (old, new) = (&before.graph, &after.model.graph);
         ShrinkReport {
             groups,
-            dropped_blocks: self.stage.drop_blocks.clone(),
+            dropped_blocks: self.dropped.clone(),
             parameters: [old.n_parameters(), new.n_parameters()],
             multiply_adds: [n_multiply_adds(old), n_multiply_adds(new)],
             tensor_bytes: [bytes(&before.infos), bytes(&after.model.infos)],

@@ -28,6 +28,10 @@ pub struct RawShrink {
     /// shrink: blocks to remove, counted from 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drop_blocks: Vec<usize>,
+    /// shrink: the number of blocks to remove: those with the least influence, `1 - cos` of a vector before and after the block, in the
+    /// statistics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drop_n_blocks: Option<usize>,
     /// shrink: what to remove: "feed-forward", "heads" and "channels" (all three by default).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parts: Option<Vec<String>>,
@@ -73,6 +77,8 @@ pub struct ShrinkStage {
     pub multiple: usize,
     /// Blocks to remove.
     pub drop_blocks: Vec<usize>,
+    /// The number of blocks with the least influence to remove, instead of given ones.
+    pub drop_n_blocks: Option<usize>,
     /// The kinds of groups to cut.
     pub parts: Vec<GroupKind>,
     /// How units are scored.
@@ -108,7 +114,8 @@ impl RawShrink {
         let scores = UnitScore::named(0);
         let score_needs = scores.iter().any(|(name, score)| score.needs_inputs() && is_asked(name));
         // Without a method, statistics are used where there are some.
-        score_needs || self.refit == Some(true) || self.statistics.is_some() || self.method.is_none()
+        let needs = score_needs || self.refit == Some(true) || self.drop_n_blocks.is_some();
+        needs || self.statistics.is_some() || self.method.is_none()
     }
 
     /// Returns the settings of the stage in short words.
@@ -116,7 +123,8 @@ impl RawShrink {
         let ratio = self.ratio.map(|ratio| format!("ratio {ratio}"));
         let count = self.count.map(|count| format!("count {count}"));
         let share = self.multiply_adds.map(|share| format!("multiply-adds {share}"));
-        let blocks = (!self.drop_blocks.is_empty()).then(|| format!("without {} blocks", self.drop_blocks.len()));
+        let n_blocks = self.drop_n_blocks.unwrap_or(self.drop_blocks.len());
+        let blocks = (n_blocks > 0).then(|| format!("without {n_blocks} blocks"));
         let parts = self.parts.as_ref().map(|parts| parts.join("+"));
         [self.method.clone(), parts, ratio, count, share, blocks].into_iter().flatten().collect()
     }
@@ -135,11 +143,15 @@ impl ShrinkStage {
         if !matches!(score, UnitScore::Random(_)) {
             refuse("seed", &raw.seed, &format!("{name} shrink stage"))?;
         }
-        let needs = score.needs_inputs() || refits;
+        let needs = score.needs_inputs() || refits || raw.drop_n_blocks.is_some();
         if needs {
             refuse_data(raw, calibration)?;
         }
-        let what = if score.needs_inputs() { format!("method `{name}`") } else { "refit".into() };
+        let what = match raw.drop_n_blocks {
+            Some(_) => "drop_n_blocks".into(),
+            None if score.needs_inputs() => format!("method `{name}`"),
+            None => "refit".into(),
+        };
         let statistics = statistics_of(&raw.statistics, needs, calibration, &what)?;
         if !needs {
             refuse("statistics", &raw.statistics, &format!("{name} shrink stage without refit"))?;
@@ -150,6 +162,7 @@ impl ShrinkStage {
             floor: raw.floor.unwrap_or(0.0),
             multiple: raw.multiple.unwrap_or(1),
             drop_blocks: raw.drop_blocks.clone(),
+            drop_n_blocks: raw.drop_n_blocks,
             parts: parts_of(raw)?,
             score,
             is_global,
@@ -158,6 +171,11 @@ impl ShrinkStage {
             include: raw.include.as_ref().map(Patterns::new).transpose()?,
             exclude: Patterns::new(&raw.exclude)?,
         })
+    }
+
+    /// Returns whether whole blocks are removed.
+    pub fn drops_blocks(&self) -> bool {
+        !self.drop_blocks.is_empty() || self.drop_n_blocks.is_some()
     }
 
     /// Returns the budget of a group of a kind. Only channels are kept in multiples.
@@ -193,10 +211,13 @@ fn target_of(raw: &RawShrink) -> Result<Option<ShrinkTarget>> {
     let count = raw.count.map(|count| ("count", ShrinkTarget::Units(UnitAmount::Count(count))));
     let share = raw.multiply_adds.map(|share| ("multiply_adds", ShrinkTarget::MultiplyAdds(share)));
     let given: Vec<(&str, ShrinkTarget)> = [ratio, count, share].into_iter().flatten().collect();
+    if raw.drop_n_blocks.is_some() && !raw.drop_blocks.is_empty() {
+        return Err(Error::config("drop_n_blocks: drop_blocks already names the blocks; remove one of the two"));
+    }
     match given.as_slice() {
-        [] if raw.drop_blocks.is_empty() => {
-            Err(Error::config("ratio: missing; set it, such as ratio = 0.25, or count, multiply_adds or drop_blocks"))
-        }
+        [] if raw.drop_blocks.is_empty() && raw.drop_n_blocks.is_none() => Err(Error::config(
+            "ratio: missing; set it, such as ratio = 0.25, or count, multiply_adds, drop_blocks or drop_n_blocks",
+        )),
         [] => Ok(None),
         [(_, target)] => Ok(Some(*target)),
         [(first, _), (second, _), ..] => {

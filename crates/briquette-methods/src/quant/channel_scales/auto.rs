@@ -173,12 +173,12 @@ mod tests {
         let columns = ScaledColumns { layers: &layers, stats: &stats, units: &units, n_units: n };
         let found = |scheme: &str| column_scales(&columns, scheme.parse().unwrap(), &|| Ok::<(), Infallible>(()));
         let mut methods = Vec::new();
-        for scheme in ["int8-dynamic", "int8-dynamic-sym", "int4-g32-dynamic", "int4-g32"] {
+        for scheme in ["int8-dynamic", "int8-dynamic-sym", "int8-static", "int4-g32-dynamic", "int4-g32"] {
             let (method, scales) = found(scheme).unwrap().unwrap();
             let mean: f64 = scales.iter().map(|scale| scale.ln()).sum::<f64>() / n as f64;
             assert!(mean.abs() < 1e-9 && scales[5] > 1.5 * scales[6], "{scheme}: {method} {scales:?}");
             methods.push(method);
         }
-        assert_eq!(methods[..2], ["balanced"; 2]);
+        assert_eq!(methods[..3], ["balanced", "balanced", "searched"]);
     }
 }

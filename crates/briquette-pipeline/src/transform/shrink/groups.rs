@@ -57,7 +57,7 @@ pub(super) fn choose(stage: &ShrinkStage, graph: &Graph, couplings: &Couplings) 
         ShrinkTarget::Units(amount) => of_amount(stage, graph, couplings, &groups, amount)?,
         ShrinkTarget::MultiplyAdds(share) => of_share(stage, graph, couplings, &groups, share)?,
     };
-    if chosen.iter().all(|chosen| chosen.n_removed == 0) && stage.drop_blocks.is_empty() {
+    if chosen.iter().all(|chosen| chosen.n_removed == 0) && !stage.drops_blocks() {
         let message =
             format!("no unit of {} groups is removed; raise the ratio, or lower floor and multiple", chosen.len());
         return Err(Error::config(message).at("shrink"));
