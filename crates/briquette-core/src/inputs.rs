@@ -61,6 +61,15 @@ impl InputStats {
         }
     }
 
+    /// Returns the variance of each input: `mean(x²) - mean(x)²`, at least 0.
+    pub fn variances(&self) -> Vec<f32> {
+        let count = self.count.max(1) as f64;
+        let of = |(square, sum): (&f64, &f64)| {
+            (square / count - (sum / count).powi(2)).clamp(0.0, f64::from(f32::MAX)) as f32
+        };
+        self.sum_squares.iter().zip(&self.sum).map(of).collect()
+    }
+
     /// Returns the statistics per column for scores and ranges. Values beyond f32 become its largest.
     pub fn view(&self) -> InputView {
         let count = self.count.max(1) as f64;

@@ -284,3 +284,34 @@ fn impossible_stages_are_one_line_before_any_work() {
         "{error}"
     );
 }
+
+#[test]
+fn biases_take_up_the_mean_of_inputs_that_hardly_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, output) = (directory.path().join("stats.safetensors"), directory.path().join("out"));
+    let model = Checkpoint::open(&fixture("models/bert-tiny")).unwrap();
+    let (shape, weights) = tensor(&model, &format!("{OUTER}.weight"));
+    let n = shape[1];
+    let layers = [(OUTER, n), ("encoder.layer.1.output.dense", n)];
+    statistics("models/bert-tiny", &layers, &file);
+    let mut found = StatisticsFile::read(&file).unwrap();
+    // Every fourth input is large and constant.
+    for stats in found.layers.values_mut() {
+        for at in (0..n).step_by(4) {
+            (stats.sum[at], stats.sum_squares[at]) = (5.0 * stats.count as f64, 25.0 * stats.count as f64);
+        }
+    }
+    found.write(&file).unwrap();
+    let keys = "ratio = 0.25\nparts = [\"feed-forward\"]\nmethod = \"flap\"";
+    let text = shrink(&format!("{keys}\nstatistics = {:?}", file.display().to_string()));
+    let report = run(&recipe(&fixture("models/bert-tiny"), &output, &text), &RunOptions::default()).unwrap();
+    assert_eq!((report.shrunk[0].n_biases, report.shrunk[0].n_refitted), (2, 0));
+    let left = units_left(&output);
+    assert!(left.len() == n - n / 4 && left.iter().all(|unit| unit % 4 != 0), "{left:?}");
+    let bias = |checkpoint: &Checkpoint| tensor(checkpoint, &format!("{OUTER}.bias")).1;
+    let (before, after) = (bias(&model), bias(&Checkpoint::open(&output).unwrap()));
+    for (row, (before, after)) in weights.chunks_exact(n).zip(before.iter().zip(&after)) {
+        let mean: f32 = row.iter().step_by(4).map(|weight| 5.0 * weight).sum();
+        assert!((after - before - mean).abs() < 1e-4, "{before} {after} {mean}");
+    }
+}

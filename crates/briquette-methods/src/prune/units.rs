@@ -23,24 +23,29 @@ pub enum UnitScore {
     Random(u64),
     /// `sqrt(Σ_j ‖w_j‖² · mean(x_j²))` over the inputs `j` that layers read from the unit (Wanda for structures).
     Wanda,
+    /// `sqrt(Σ_j ‖w_j‖² · var(x_j))`: the loss if biases take up the mean of the removed inputs (FLAP's fluctuation).
+    ///
+    /// Source: An et al., "Fluctuation-based adaptive structured pruning", 2024.
+    Flap,
     /// The loss of the outputs of the layers that read the unit, after a refit: see [`osscar`](crate::reconstruct::osscar).
     Osscar,
 }
 
 impl UnitScore {
     /// Returns all scores with their names in recipes; `seed` is the seed of `random`.
-    pub fn named(seed: u64) -> [(&'static str, Self); 5] {
+    pub fn named(seed: u64) -> [(&'static str, Self); 6] {
         [
             ("l2", Self::L2),
             ("l1", Self::L1),
             ("random", Self::Random(seed)),
             ("wanda", Self::Wanda),
+            ("flap", Self::Flap),
             ("osscar", Self::Osscar),
         ]
     }
 
     /// Returns whether the score needs input statistics.
     pub fn needs_inputs(self) -> bool {
-        matches!(self, Self::Wanda | Self::Osscar)
+        matches!(self, Self::Wanda | Self::Flap | Self::Osscar)
     }
 }

@@ -3,6 +3,7 @@
 //! Groups and the number of units to remove follow from headers. Weights and statistics decide which units, and layers that
 //! read removed units are refitted.
 
+mod biases;
 mod blocks;
 mod groups;
 mod inputs;
@@ -140,6 +141,7 @@ impl ShrinkPlan {
             multiply_adds: [n_multiply_adds(old), n_multiply_adds(new)],
             tensor_bytes: [bytes(&before.infos), bytes(&after.model.infos)],
             n_refitted,
+            n_biases: 0,
             config: after.model.changes.iter().map(|(key, value)| (key.clone(), value.to_string())).collect(),
             lost: after.lost.clone(),
         }
@@ -170,16 +172,23 @@ impl Transform for ShrinkStage {
         }
         let removed = scores::removed(self, &reader, &plan.couplings, &plan.chosen, workers)?;
         let smaller = plan.smaller(&removed)?;
-        let refitted = match self.refits {
-            true => refits::refitted(&reader, &plan.couplings, &plan.chosen, &smaller, workers)?,
-            false => Default::default(),
+        let (refitted, absorbed) = match (self.refits, self.score) {
+            (true, _) => {
+                (refits::refitted(&reader, &plan.couplings, &plan.chosen, &smaller, workers)?, Default::default())
+            }
+            (false, UnitScore::Flap) => {
+                let absorbed = biases::absorbed(&reader, &plan.couplings, &plan.chosen, &smaller, workers)?;
+                (Default::default(), absorbed)
+            }
+            (false, _) => Default::default(),
         };
-        let report = plan.report(&before, &smaller, &removed, refitted.len());
+        let report =
+            ShrinkReport { n_biases: absorbed.len(), ..plan.report(&before, &smaller, &removed, refitted.len()) };
         let report = serde_json::to_value(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
         let tensor = |(info, &place): (&TensorInfo, &usize)| {
             let Some(weight) = plan.model.graph.weight(&info.name) else { return OutputTensor::Copied(place) };
             let kept = &smaller.kept[weight.0];
-            match refitted.get(&weight) {
+            match refitted.get(&weight).or_else(|| absorbed.get(&weight)) {
                 Some(values) => OutputTensor::Made(values.clone()),
                 None if kept.iter().any(Option::is_some) => OutputTensor::Cut(place, kept.clone()),
                 None => OutputTensor::Copied(place),

@@ -36,7 +36,7 @@ pub struct RawShrink {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parts: Option<Vec<String>>,
     /// shrink: how units are scored: "l2" (the default without calibration), "l1" or "random". With calibration:
-    /// "osscar" (the default) or "wanda".
+    /// "osscar" (the default), "wanda" or "flap".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
     /// shrink: "layer" (the default) removes the ratio from each group. "global" uses one threshold for all groups of a kind.
@@ -48,7 +48,8 @@ pub struct RawShrink {
     /// shrink: the number of channels that a group keeps is rounded up to a multiple of this (1). Heads are not rounded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multiple: Option<usize>,
-    /// shrink: whether layers that read removed units are refitted by least squares (true with calibration).
+    /// shrink: whether layers that read removed units are refitted by least squares (true with calibration, except for "flap", whose
+    /// biases take up the mean of removed inputs).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refit: Option<bool>,
     /// shrink: seed of the method "random".
@@ -139,7 +140,7 @@ impl ShrinkStage {
         let usual = if has_statistics { "osscar" } else { "l2" };
         let name = raw.method.as_deref().unwrap_or(usual);
         let score = one_of("method", name, &UnitScore::named(raw.seed.unwrap_or(0)))?;
-        let refits = raw.refit.unwrap_or(has_statistics);
+        let refits = raw.refit.unwrap_or(has_statistics && score != UnitScore::Flap);
         if !matches!(score, UnitScore::Random(_)) {
             refuse("seed", &raw.seed, &format!("{name} shrink stage"))?;
         }

@@ -16,14 +16,14 @@ pub fn add_magnitudes(values: &[f32], inner: usize, power: impl Fn(f64) -> f64, 
     }
 }
 
-/// Adds `Σ_out w[out, j]² · mean(x_j²)` for each input `j`; `values` are rows `[out, in]`.
+/// Adds `Σ_out w[out, j]² · e_j` for each input `j`, with its mean square or variance `e_j`; `values` are rows `[out, in]`.
 ///
 /// # Panics
-/// If there is not one mean square and one sum for each input.
-pub fn add_input_energies(values: &[f32], mean_square: &[f32], sums: &mut [f64]) {
-    assert_eq!(mean_square.len(), sums.len(), "one statistic per input");
+/// If there is not one energy and one sum for each input.
+pub fn add_input_energies(values: &[f32], energies: &[f32], sums: &mut [f64]) {
+    assert_eq!(energies.len(), sums.len(), "one statistic per input");
     for row in values.chunks_exact(sums.len().max(1)) {
-        for ((value, square), sum) in row.iter().zip(mean_square).zip(sums.iter_mut()) {
+        for ((value, square), sum) in row.iter().zip(energies).zip(sums.iter_mut()) {
             *sum += f64::from(*value) * f64::from(*value) * f64::from(*square);
         }
     }

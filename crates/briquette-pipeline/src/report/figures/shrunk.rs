@@ -18,6 +18,9 @@ pub struct ShrinkReport {
     pub tensor_bytes: [u64; 2],
     /// The number of layers whose weights were refitted.
     pub n_refitted: usize,
+    /// The number of biases that took up the mean of removed inputs.
+    #[serde(default)]
+    pub n_biases: usize,
     /// Changed keys of `config.json`, with their values.
     pub config: Vec<(String, String)>,
     /// Why programs that read only `config.json` cannot load the model; empty if they can.
@@ -62,6 +65,9 @@ impl ShrinkReport {
         ));
         if self.n_refitted > 0 {
             lines.push(format!("{} layers that read removed units are refitted by least squares.", self.n_refitted));
+        }
+        if self.n_biases > 0 {
+            lines.push(format!("{} biases take up the mean of removed inputs.", self.n_biases));
         }
         lines.push(self.loading());
         lines

@@ -139,11 +139,12 @@ fn scores(score: UnitScore, reader: &Reader, couplings: &Couplings, index: usize
             *sum += unit[place].iter().map(|&element| of_elements[element as usize]).sum::<f64>();
         }
     };
-    let axes = if score == UnitScore::Wanda { reader.input_axes(couplings, index)? } else { Vec::new() };
+    let axes = if score.needs_inputs() { reader.input_axes(couplings, index)? } else { Vec::new() };
     for axis in &axes {
         let mut of_columns = vec![0.0; reader.n_columns(axis)];
-        let view = reader.stats(axis, false)?.view();
-        add_input_energies(&reader.rows(axis)?, &view.mean_square, &mut of_columns);
+        let stats = reader.stats(axis, false)?;
+        let energies = if score == UnitScore::Flap { stats.variances() } else { stats.view().mean_square };
+        add_input_energies(&reader.rows(axis)?, &energies, &mut of_columns);
         let of_elements: Vec<f64> = of_columns.chunks(axis.inner.max(1)).map(|part| part.iter().sum()).collect();
         add(axis.place, &of_elements);
     }
