@@ -55,7 +55,7 @@ mod tests {
     use burn::tensor::Device;
 
     fn state(values: &[f32], dims: &[usize]) -> BlockState {
-        BlockState(vec![AnyTensor::from_f32(values.to_vec(), dims, &Device::flex())])
+        BlockState::from_host(vec![(dims.to_vec(), values.to_vec())], &Device::flex())
     }
 
     #[test]
