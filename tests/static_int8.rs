@@ -3,7 +3,7 @@
 
 use crate::onnx_static::digits;
 use crate::sandbox::{Sandbox, copy, repository};
-use crate::weights::stored_tensors_of;
+use crate::weights::{stored_tensors_of, tensors_of};
 
 const DATA: &str = "digits-data.safetensors";
 const GRIDS: &str = "briquette-activations.json";
@@ -211,6 +211,25 @@ fn a_training_with_static_activations_keeps_its_grids_and_classes() {
         .replace("kind = \"distill\"", "kind = \"distill\"\nstudent = { conv_channels = [16, 32], hidden_size = 40 }");
     sandbox.write("smaller.toml", smaller);
     sandbox.run("distill smaller.toml --force --quiet").assert_fails(2, &["model's own size"]);
+}
+
+#[test]
+fn a_training_with_quantization_keeps_the_statistics_of_batch_norms() {
+    let sandbox = Sandbox::with("models/resnet18-tiny.pth");
+    copy(&repository().join("fixtures/models/images"), &sandbox.path("images"));
+    let norm = "bn1.running_mean";
+    let before = tensors_of(&sandbox.path("resnet18-tiny.pth"))[norm].clone();
+    for (keys, is_kept) in [("quantization_aware = true", true), ("batch_norm = \"stored\"", true), ("", false)] {
+        let quantize =
+            if keys.starts_with('q') { "[[stage]]\nkind = \"quantize\"\nscheme = \"int8-dynamic\"\n" } else { "" };
+        let text = "[model]\npath = \"resnet18-tiny.pth\"\n[output]\npath = \"out\"\n[data]\ntrain = \"images\"\n[memory]\nbatch_size = 2\n";
+        let stage = "[[stage]]\nkind = \"distill\"\nloss = [{ kind = \"logits\" }]\nepochs = 1\nlearning_rate = 1e-4\n";
+        sandbox.write("recipe.toml", format!("{text}{stage}{keys}\n{quantize}"));
+        sandbox.ok("distill recipe.toml --force --quiet");
+        assert_eq!(tensors_of(&sandbox.path("out"))[norm] == before, is_kept, "{keys}");
+    }
+    sandbox.write("recipe.toml", "[model]\npath = \"resnet18-tiny.pth\"\n[output]\npath = \"o\"\n[data]\ntrain = \"images\"\n[[stage]]\nkind = \"distill\"\nbatch_norm = \"kept\"\nloss = [{ kind = \"logits\" }]\n");
+    sandbox.run("distill recipe.toml --quiet").assert_fails(2, &["batch_norm: found \"kept\""]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `briquette-activations.json`: the fixed grids of activations of an output with static int8.
 
-use crate::{Checkpoint, json, limits};
+use crate::{Checkpoint, ValueGrid, json, limits};
 use briquette_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -10,21 +10,6 @@ use std::path::Path;
 pub const FILE_NAME: &str = "briquette-activations.json";
 /// The version of the file.
 const VERSION: u32 = 1;
-
-/// The grid of an activation's codes from 0 to 255: `x ≈ (code − zero) · scale`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ValueGrid {
-    /// The step between neighbouring values, an f32.
-    pub scale: f64,
-    /// The code of 0.
-    pub zero: u8,
-}
-
-impl ValueGrid {
-    /// Takes the place of a grid that data have not given yet.
-    pub const UNKNOWN: Self = Self { scale: 1.0, zero: 128 };
-}
 
 /// The grids of a network's activations, by the names of values in its graph.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -176,6 +176,9 @@ fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
         Some(4) => 4,
         other => return Err(unread(&format!("{format} of {} bits", other.unwrap_or(0)))),
     };
+    if activations == Some(ActivationRounding::Fixed) && n_bits != 8 {
+        return Err(unread(&format!("a static scale of activations with weights of {n_bits} bits")));
+    }
     let targets = group.get("targets").and_then(Value::as_array).into_iter().flatten();
     Ok(ModuleScheme {
         form: WeightForm { is_packed, n_bits, grouping: grouping_of(weights)? },

@@ -3,12 +3,18 @@
 use burn::module::{Flag, Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Int, Tensor};
 
-/// burn's name of the container with dropout fields.
+/// burn's names of the containers with dropout fields, and with running statistics.
 const DROPOUT: &str = "Struct:Dropout";
+const BATCH_NORM: &str = "Struct:BatchNorm";
 
 /// Disables all dropout of a network, in training too.
 pub fn without_dropout<M: Module>(network: M) -> M {
     network.map(&mut Off { containers: Vec::new(), is_chosen: |container| container == DROPOUT })
+}
+
+/// Makes batch norms use their stored mean and variance in training too, and keep them. Their scales and offsets are trained.
+pub fn with_stored_statistics<M: Module>(network: M) -> M {
+    network.map(&mut Off { containers: Vec::new(), is_chosen: |container| container == BATCH_NORM })
 }
 
 /// Disables training-only behaviour but keeps gradients: no dropout, and batch norms with their running
@@ -68,6 +74,21 @@ mod tests {
         let (norm, dropout) = (norm, dropout).valid().train();
         assert!(norm.training.is_enabled() && !dropout.training.is_enabled(), "also after an evaluation");
         assert!(!still(norm).training.is_enabled());
+    }
+
+    #[test]
+    fn stored_statistics_stay_and_scales_are_trained() {
+        let device = Device::flex().autodiff();
+        let network: (BatchNorm, Dropout) = (BatchNormConfig::new(2).init(&device), DropoutConfig::new(0.9).init());
+        let (norm, dropout) = with_stored_statistics(network);
+        assert!(dropout.training.is_enabled());
+        let x = Tensor::<3>::full([1, 2, 4], 3.0, &device);
+        let gradients = norm.forward(x.clone()).sum().backward();
+        assert!(norm.gamma.val().grad(&gradients).is_some());
+        let apart = (norm.forward(x.clone()) - x).abs().max().into_scalar::<f32>();
+        assert!(apart < 1e-4, "a mean of 0 and a variance of 1: {apart}");
+        let norm = norm.valid().train();
+        assert!(!norm.training.is_enabled(), "also after an evaluation");
     }
 
     #[test]

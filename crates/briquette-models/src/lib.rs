@@ -55,7 +55,7 @@ pub use briquette_nn::Held;
 pub use cache::KeyValues;
 pub use device::{cuda_devices, device, device_name, kernel_path};
 pub use faults::guarded;
-pub use flags::{still, without_dropout};
+pub use flags::{still, with_stored_statistics, without_dropout};
 pub use graph_net::{Decoder, GraphNet, GroupValues, LinearGroup, NetworkTrace};
 pub use input::Input;
 pub use loaded::LoadedModel;

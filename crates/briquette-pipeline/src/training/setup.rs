@@ -10,7 +10,7 @@ use briquette_core::{Error, Result, shown_path};
 use briquette_distill::{Settings, Term, Traced, TrainingData, Wanted, n_steps, steps_of_epoch};
 use briquette_formats::{ActivationGrids, Checkpoint};
 use briquette_graph::fixed_values::FixedGrids;
-use briquette_models::{Arch, Input, LoadedModel, ModelTask, smaller, without_dropout};
+use briquette_models::{Arch, Input, LoadedModel, ModelTask, smaller, with_stored_statistics, without_dropout};
 use briquette_nn::Compression;
 use briquette_nn::layers::Linear;
 use briquette_recipe::plan::heads;
@@ -72,6 +72,9 @@ impl TrainingSetup {
         let (mut student, config, n_layers_before) = student_of(stage, &start, arch, &device)?;
         if !stage.has_dropout {
             student.network = without_dropout(student.network);
+        }
+        if stage.keeps_statistics {
+            student.network = with_stored_statistics(student.network);
         }
         let teacher = settings.blend.needs_teacher().then(|| {
             let path = stage.teacher.as_deref().unwrap_or(job.original);

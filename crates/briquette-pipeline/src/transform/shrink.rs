@@ -177,7 +177,7 @@ impl Transform for ShrinkStage {
                 (refits::refitted(&reader, &plan.couplings, &plan.chosen, &smaller, workers)?, Default::default())
             }
             (false, UnitScore::Flap) => {
-                let absorbed = biases::absorbed(&reader, &plan.couplings, &plan.chosen, &smaller, workers)?;
+                let absorbed = biases::absorbed(&reader, (&plan.couplings, &plan.chosen), &smaller, workers)?;
                 (Default::default(), absorbed)
             }
             (false, _) => Default::default(),

@@ -87,6 +87,10 @@ pub struct RawDistill {
     /// teacher's weights rarely needs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropout: Option<bool>,
+    /// distill: the mean and variance of batch norms during training: those of each "batch" (the default), which also change the stored
+    /// ones, or the "stored" ones, which stay (the default with quantization_aware).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_norm: Option<String>,
     /// distill, decoders: the share of batches that the student samples itself (0). The first half of a window is
     /// the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,6 +139,8 @@ pub struct DistillStage {
     pub max_new_tokens: Option<usize>,
     /// Whether dropout is active in the student during training.
     pub has_dropout: bool,
+    /// Whether batch norms use their stored statistics during training, and keep them.
+    pub keeps_statistics: bool,
 }
 
 /// The kind of student.
@@ -225,6 +231,10 @@ impl DistillStage {
             on_policy: raw.on_policy.unwrap_or(0.0),
             max_new_tokens: raw.max_new_tokens,
             has_dropout: raw.dropout.unwrap_or(true),
+            keeps_statistics: match &raw.batch_norm {
+                Some(name) => one_of("batch_norm", name, &[("batch", false), ("stored", true)])?,
+                None => raw.quantization_aware,
+            },
             loss: losses_of(&raw.loss)?,
         };
         stage.check()?;

@@ -16,8 +16,7 @@ use std::collections::BTreeMap;
 /// - Io and Interrupted.
 pub(super) fn absorbed(
     reader: &Reader,
-    couplings: &Couplings,
-    chosen: &[ChosenGroup],
+    (couplings, chosen): (&Couplings, &[ChosenGroup]),
     smaller: &SmallerModel,
     workers: &Workers,
 ) -> Result<BTreeMap<WeightId, Vec<f32>>> {
