@@ -2,59 +2,26 @@
 
 mod blocks;
 mod checked;
+mod part;
 mod read_block;
 mod source;
 
 use crate::digests::Digests;
-use crate::foreign::ForeignLayout;
 use crate::output_format::FilePart;
 use crate::tensor::TensorInfo;
 use crate::{ActivationRounding, InputFile, ManifestHead, ValueGrid};
 use briquette_core::block::{RowDecoder, StoredRows};
 use briquette_core::encoded::Part;
 use briquette_core::{
-    Coding, DType, Error, Grouping, Hash128, Mask, OutputAxis, Result, Rows, Shape, Storage, bits, log_scale,
+    Coding, DType, Error, Grouping, Hash128, Mask, OutputAxis, Result, Rows, Storage, bits, log_scale,
 };
 use read_block::ReadBlock;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use part::{FoundPart, PartBytes};
 pub(crate) use read_block::DirNumber;
-
-/// The location of the bytes of a part.
-#[derive(Debug, Clone)]
-pub enum PartBytes {
-    /// In a file, at an offset.
-    File {
-        /// Index of the file.
-        file: usize,
-        /// First byte.
-        offset: u64,
-    },
-    /// In a file, at an offset, in the layout of another program.
-    Foreign {
-        /// Index of the file.
-        file: usize,
-        /// First byte.
-        offset: u64,
-        /// The layout. It is boxed, as there may be millions of tensors and few have one.
-        layout: Box<ForeignLayout>,
-    },
-}
-
-/// A tensor of a file, which may be a part of a tensor of the model.
-#[derive(Debug, Clone)]
-pub struct FoundPart {
-    /// Element type.
-    pub dtype: DType,
-    /// Extents.
-    pub shape: Arc<Shape>,
-    /// Index of the file.
-    pub file: usize,
-    /// First byte.
-    pub offset: u64,
-}
 
 /// A tensor stored in parts.
 #[derive(Debug, Clone)]

@@ -10,7 +10,9 @@ use briquette_core::{Error, Result, shown_path};
 use briquette_distill::{Settings, Term, Traced, TrainingData, Wanted, n_steps, steps_of_epoch};
 use briquette_formats::{ActivationGrids, Checkpoint};
 use briquette_graph::fixed_values::FixedGrids;
-use briquette_models::{Arch, Input, LoadedModel, ModelTask, smaller, with_stored_statistics, without_dropout};
+use briquette_models::{
+    Arch, GraphNet, Input, LoadedModel, ModelTask, smaller, with_stored_statistics, without_dropout,
+};
 use briquette_nn::Compression;
 use briquette_nn::layers::Linear;
 use briquette_recipe::plan::heads;
@@ -70,12 +72,7 @@ impl TrainingSetup {
         plain.seed(settings.seed);
         meter.begin_phase(&format!("load student {}", shown_path(job.model)));
         let (mut student, config, n_layers_before) = student_of(stage, &start, arch, &device)?;
-        if !stage.has_dropout {
-            student.network = without_dropout(student.network);
-        }
-        if stage.keeps_statistics {
-            student.network = with_stored_statistics(student.network);
-        }
+        student.network = as_trained(stage, student.network);
         let teacher = settings.blend.needs_teacher().then(|| {
             let path = stage.teacher.as_deref().unwrap_or(job.original);
             meter.begin_phase(&format!("load teacher {}", shown_path(path)));
@@ -149,6 +146,12 @@ impl TrainingSetup {
         let word = |term: &Term| format!("{} x {}", term.weight, term.loss.name());
         self.settings.blend.terms().iter().map(word).collect()
     }
+}
+
+/// Returns a network without the behaviour in training that the stage turns off.
+fn as_trained(stage: &DistillStage, network: GraphNet) -> GraphNet {
+    let network = if stage.has_dropout { network } else { without_dropout(network) };
+    if stage.keeps_statistics { with_stored_statistics(network) } else { network }
 }
 
 /// Returns the number of steps of a training over `n_items` items.
