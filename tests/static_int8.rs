@@ -14,6 +14,13 @@ fn grids(sandbox: &Sandbox, output: &str) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(sandbox.path(output).join(GRIDS)).unwrap()).unwrap()
 }
 
+/// Returns a text encoder, and texts.
+fn bert() -> Sandbox {
+    let sandbox = Sandbox::with("models/bert-tiny");
+    copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
+    sandbox
+}
+
 fn metric(sandbox: &Sandbox, line: &str, name: &str) -> f64 {
     sandbox.json(line)["metrics"][name].as_f64().unwrap_or_else(|| panic!("{line}: no {name}"))
 }
@@ -109,8 +116,7 @@ fn convolutional_families_keep_their_outputs() {
 
 #[test]
 fn linear_layers_of_networks_with_attention_have_a_grid_each() {
-    let sandbox = Sandbox::with("models/bert-tiny");
-    copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
+    let sandbox = bert();
     let of_texts = "--data text.txt --max-length 16 --quiet";
     sandbox.ok(&format!("compress bert-tiny -o out --quantize int8-static --quantize-roles linear {of_texts}"));
     sandbox.ok("compress bert-tiny -o weights --quantize int8 --quantize-roles linear --quiet");
@@ -150,8 +156,7 @@ fn linear_layers_of_networks_with_attention_have_a_grid_each() {
 
 #[test]
 fn compressed_tensors_has_the_grid_of_each_layer_beside_its_codes() {
-    let sandbox = Sandbox::with("models/bert-tiny");
-    copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
+    let sandbox = bert();
     let flags = "--quantize int8-static --quantize-roles linear --data text.txt --max-length 16 --quiet";
     sandbox.ok(&format!("compress bert-tiny -o out {flags} --format compressed-tensors"));
     sandbox.ok(&format!("compress bert-tiny -o own {flags}"));

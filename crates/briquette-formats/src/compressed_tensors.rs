@@ -119,7 +119,8 @@ impl TensorAssembler<'_> {
         let mut tensor = stored(info, Coding { storage: Storage::Dense, codes: Some(codes) });
         tensor.activations = quantization::activations_of(&fitting);
         if tensor.activations == Some(ActivationRounding::Fixed) {
-            let grid = self.grid(name.strip_suffix(".weight").unwrap_or(name))?;
+            let has_zero = fitting.iter().any(|scheme| scheme.has_input_zeros);
+            let grid = self.grid(name.strip_suffix(".weight").unwrap_or(name), has_zero)?;
             self.grids.insert(name.to_string(), grid);
         }
         let n_groups = scheme.grouping.per_row(shape[1]).unwrap_or(1);
@@ -138,10 +139,14 @@ impl TensorAssembler<'_> {
     }
 
     /// Reads the fixed grid of a layer's inputs: `input_scale`, and `input_zero_point` if it is not symmetric.
-    fn grid(&mut self, module: &str) -> Result<ValueGrid> {
-        let scale = self.number(&format!("{module}.input_scale"))?;
-        let scale = scale.ok_or_else(|| Error::input("its input_scale is missing; the checkpoint is damaged"))?;
-        let zero = self.number(&format!("{module}.input_zero_point"))?.unwrap_or(0.0);
+    fn grid(&mut self, module: &str, has_zero: bool) -> Result<ValueGrid> {
+        let missing = |part: &str| Error::input(format!("its {part} is missing; the checkpoint is damaged"));
+        let scale = self.number(&format!("{module}.input_scale"))?.ok_or_else(|| missing("input_scale"))?;
+        let zero = self.number(&format!("{module}.input_zero_point"))?;
+        if has_zero && zero.is_none() {
+            return Err(missing("input_zero_point"));
+        }
+        let zero = zero.unwrap_or(0.0);
         if !((scale as f32).is_normal() && scale > 0.0) {
             return Err(Error::input(format!(
                 "found input_scale {scale}, expected a number above 0; the checkpoint is damaged"

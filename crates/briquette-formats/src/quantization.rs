@@ -52,6 +52,8 @@ pub(crate) struct ModuleScheme {
     pub(crate) form: WeightForm,
     /// The rounding of their activations; `None` if these stay floats.
     activations: Option<ActivationRounding>,
+    /// Whether fixed grids of activations have zero points.
+    pub(crate) has_input_zeros: bool,
     /// The modules: names, patterns and classes.
     targets: Vec<String>,
 }
@@ -183,6 +185,7 @@ fn scheme_of(group: &Value, format: &str) -> Result<ModuleScheme> {
     Ok(ModuleScheme {
         form: WeightForm { is_packed, n_bits, grouping: grouping_of(weights)? },
         activations,
+        has_input_zeros: input.is_some_and(|input| input.get("symmetric").and_then(Value::as_bool) == Some(false)),
         targets: targets.filter_map(|target| Some(target.as_str()?.to_string())).collect(),
     })
 }

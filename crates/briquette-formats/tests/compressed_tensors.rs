@@ -5,7 +5,7 @@
 mod common;
 
 use briquette_core::ErrorKind;
-use briquette_formats::{Checkpoint, Compressed, InputFormat, TensorSource};
+use briquette_formats::{ActivationGrids, Checkpoint, Compressed, InputFormat, TensorSource};
 use common::{fixture, tensors};
 use std::path::PathBuf;
 
@@ -140,4 +140,52 @@ fn half_precision_scales_decode_to_half_precision_weights() {
     }
     let error = Checkpoint::open(with_scales("F64", vec![0; 16]).path()).unwrap_err();
     assert!(error.kind == ErrorKind::Input && error.to_string().contains("scales of F64"), "{error}");
+}
+
+/// Creates a matrix of codes whose inputs have a fixed grid, with these parts and settings.
+fn with_static_inputs(n_bits: u8, inputs: &str, parts: &[(&str, &str, &str, Vec<u8>)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!(
+        r#"{{"quantization_config":{{"quant_method":"compressed-tensors","format":"int-quantized","config_groups":{{"group_0":
+        {{"weights":{{"num_bits":{n_bits},"type":"int","strategy":"channel"}},"input_activations":{{"num_bits":8,"type":"int",{inputs}}}}}}}}}}}"#
+    );
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let scales: Vec<u8> = [0.5_f32, 2.0].iter().flat_map(|scale| scale.to_le_bytes()).collect();
+    let mut tensors =
+        vec![("a.weight", "I8", "[2,3]", vec![1, 0xff, 7, 0xf8, 0, 2]), ("a.weight_scale", "F32", "[2,1]", scales)];
+    tensors.extend(parts.iter().cloned());
+    std::fs::write(dir.path().join("model.safetensors"), safetensors(&tensors)).unwrap();
+    dir
+}
+
+#[test]
+fn fixed_grids_of_inputs_are_read_and_never_guessed() {
+    let tensor = r#""strategy":"tensor","dynamic":false"#;
+    let (with_zeros, symmetric) = (format!("{tensor},\"symmetric\":false"), format!("{tensor},\"symmetric\":true"));
+    let scale = |value: f32| ("a.input_scale", "F32", "[1]", value.to_le_bytes().to_vec());
+    let half = ("a.input_scale", "F16", "[]", half::f16::from_f32(0.25).to_le_bytes().to_vec());
+    let zero = ("a.input_zero_point", "I8", "[1]", vec![0x85]);
+    for (inputs, parts, expected) in [
+        (&with_zeros, vec![scale(0.25), zero.clone()], (0.25, 5)),
+        (&with_zeros, vec![half.clone(), zero.clone()], (0.25, 5)),
+        (&symmetric, vec![half], (0.25, 128)),
+    ] {
+        let dir = with_static_inputs(8, inputs, &parts);
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        assert_eq!(checkpoint.static_weights().collect::<Vec<_>>(), ["a.weight"]);
+        let grid = ActivationGrids::of(&checkpoint).unwrap().layers["a.weight"];
+        assert_eq!((grid.scale, grid.zero), expected, "{inputs}");
+        assert_eq!(checkpoint.tensors().len(), 1, "the parts are no tensors of the model");
+    }
+    for (n_bits, inputs, parts, phrase) in [
+        (8, &with_zeros, vec![scale(0.25)], "input_zero_point is missing"),
+        (8, &symmetric, vec![], "input_scale is missing"),
+        (8, &symmetric, vec![scale(0.0)], "found input_scale 0"),
+        (8, &symmetric, vec![scale(f32::NAN)], "found input_scale NaN"),
+        (8, &symmetric, vec![("a.input_scale", "F32", "[2]", vec![0; 8])], "is not one number"),
+        (4, &symmetric, vec![scale(0.25)], "with weights of 4 bits"),
+    ] {
+        let error = Checkpoint::open(with_static_inputs(n_bits, inputs, &parts).path()).unwrap_err();
+        assert!(error.kind == ErrorKind::Input && error.to_string().contains(phrase), "{phrase}: {error}");
+    }
 }
