@@ -18,6 +18,11 @@ pub struct InputStats {
     pub sum_magnitudes: Vec<f64>,
     /// `max |x[i]|` for each input.
     pub max: Vec<f32>,
+    /// `Σ_b (Σ_o w[o,i]·∂ℓ_b/∂w[o,i])²` for each input, over batches `b` with a random loss each; empty if it was not gathered.
+    ///
+    /// To first order, the inner sum is the change of the loss if the input is removed. Source: Molchanov et al., "Importance estimation
+    /// for neural network pruning", 2019.
+    pub importance: Vec<f64>,
     /// `Σ x[i]·x[j]` (the Gram matrix), row by row, if requested. Layers with the same inputs share it.
     pub gram: Option<Arc<Vec<f64>>>,
 }
@@ -26,8 +31,7 @@ impl InputStats {
     /// Returns statistics of `n` inputs without any input vector, and without magnitudes; `has_gram` allocates the Gram matrix.
     pub fn empty(n: usize, has_gram: bool) -> Self {
         let gram = has_gram.then(|| Arc::new(vec![0.0; n * n]));
-        let sum_magnitudes = Vec::new();
-        Self { count: 0, sum: vec![0.0; n], sum_squares: vec![0.0; n], sum_magnitudes, max: vec![0.0; n], gram }
+        Self { count: 0, sum: vec![0.0; n], sum_squares: vec![0.0; n], max: vec![0.0; n], gram, ..Self::default() }
     }
 
     /// Returns the number of inputs of the layer: the columns of its weight, times the channel groups.
@@ -56,6 +60,7 @@ impl InputStats {
             sum: self.sum[columns.clone()].to_vec(),
             sum_squares: self.sum_squares[columns.clone()].to_vec(),
             sum_magnitudes: self.sum_magnitudes.get(columns.clone()).unwrap_or_default().to_vec(),
+            importance: self.importance.get(columns.clone()).unwrap_or_default().to_vec(),
             max: self.max[columns].to_vec(),
             gram: self.gram.as_ref().map(|gram| Arc::new(gram[matrix].to_vec())),
         }
@@ -150,11 +155,13 @@ mod tests {
             sum_squares: vec![1.0, 4.0, 9.0, 16.0],
             sum_magnitudes: vec![1.0, 2.0, 3.0, 4.0],
             max: vec![1.0, 2.0, 3.0, 4.0],
+            importance: vec![4.0, 3.0, 2.0, 1.0],
             gram: Some(Arc::new(vec![1.0, 2.0, 2.0, 4.0, 9.0, 12.0, 12.0, 16.0])),
         };
         assert_eq!((stats.n_groups(2), stats.n_groups(4), InputStats::default().n_groups(0)), (2, 1, 1));
         let second = stats.of_group(1, 2);
         assert_eq!((second.sum, second.max, second.sum_magnitudes), (vec![3.0, 4.0], vec![3.0, 4.0], vec![3.0, 4.0]));
+        assert_eq!(second.importance, [2.0, 1.0]);
         assert_eq!(second.gram.unwrap().as_slice(), [9.0, 12.0, 12.0, 16.0]);
         assert_eq!(stats.of_group(0, 4), stats);
         let view = stats.view();

@@ -4,6 +4,7 @@ use crate::LayerwiseRunner;
 use crate::layerwise::{Room, SeenInputs};
 use crate::outputs::ItemProgress;
 use crate::samples::{Samples, no_item};
+use crate::sensitivity::add_importance;
 use briquette_core::{InputStats, Result};
 use briquette_formats::Checkpoint;
 use briquette_models::Arch;
@@ -22,6 +23,8 @@ pub struct Gathering<'a> {
     pub samples: Samples,
     /// Whether to gather Gram matrices too.
     pub has_gram: bool,
+    /// Whether to gather the importance of each input too, by a backward pass.
+    pub has_gradients: bool,
     /// The memory and directory for hidden states between blocks.
     pub room: Room<'a>,
 }
@@ -56,7 +59,7 @@ impl Calibration {
 
 /// Runs a model over data and gathers the input statistics of its linear layers and convolutions.
 ///
-/// The statistics are sums, sums of squares and largest magnitudes, and Gram matrices on request. The model runs
+/// The statistics are sums, sums of squares and largest magnitudes, and Gram matrices and the importance on request. The model runs
 /// block by block, with the weights of one block in memory. Activations inside blocks are not stored; padding
 /// tokens are not counted.
 ///
@@ -95,5 +98,10 @@ pub fn calibrate(
         found.block_influence.clear();
     }
     found.take_in(runner.observe_head(checkpoint, &probe)?);
+    if gathering.has_gradients {
+        drop(runner);
+        let (samples, room) = (gathering.samples, gathering.room);
+        add_importance(&mut found.layers, checkpoint, arch, device, (data, spec), (samples, room), progress)?;
+    }
     Ok(found)
 }

@@ -7,6 +7,15 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{FloatDType, Gradients, Tensor};
 use std::collections::BTreeMap;
 
+/// What is read of a parameter's gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GradientForm {
+    /// `∂ℓ/∂w`.
+    Plain,
+    /// `w · ∂ℓ/∂w`.
+    TimesWeight,
+}
+
 /// Receives a parameter, its name in files, and its gradient in the parameter's own order.
 pub(crate) type GradientUse<'a> = &'a mut dyn FnMut(&Parameter, &str, Vec<f32>) -> Result<()>;
 
@@ -19,20 +28,21 @@ pub(crate) type GradientUse<'a> = &'a mut dyn FnMut(&Parameter, &str, Vec<f32>) 
 pub(crate) fn each_gradient<M: Module>(
     network: &M,
     names: &NameMap,
-    gradients: &Gradients,
+    (gradients, form): (&Gradients, GradientForm),
     wants: impl Fn(&Parameter, &str) -> bool,
     each: GradientUse,
 ) -> Result<()> {
     let named = names.parameters(network)?.into_iter().map(|parameter| (names.file_name(&parameter), parameter));
     let wanted = named.filter(|(name, parameter)| wants(parameter, name));
     let wanted = wanted.map(|(name, parameter)| (parameter.path.clone(), (parameter, name))).collect();
-    let mut visitor = GradientVisitor { gradients, wanted, trail: Trail::default(), each, found: Ok(()) };
+    let mut visitor = GradientVisitor { gradients, form, wanted, trail: Trail::default(), each, found: Ok(()) };
     network.visit(&mut visitor);
     visitor.found
 }
 
 struct GradientVisitor<'a> {
     gradients: &'a Gradients,
+    form: GradientForm,
     /// The wanted parameters and their names in files, by path.
     wanted: BTreeMap<String, (Parameter, String)>,
     trail: Trail,
@@ -56,7 +66,12 @@ impl ModuleVisitor for GradientVisitor<'_> {
             && let Some((parameter, name)) = self.wanted.get(&self.trail.path())
             && let Some(gradient) = param.val().grad(self.gradients)
         {
-            let values = read_f32(gradient.cast(FloatDType::F32), "gradients");
+            let gradient = gradient.cast(FloatDType::F32);
+            let found = match self.form {
+                GradientForm::Plain => gradient,
+                GradientForm::TimesWeight => param.val().without_autodiff().cast(FloatDType::F32) * gradient,
+            };
+            let values = read_f32(found, "gradients");
             self.found = values.and_then(|values| (self.each)(parameter, name, values));
         }
     }

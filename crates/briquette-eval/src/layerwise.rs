@@ -29,7 +29,7 @@ use influence::BlockInfluence;
 use observers::{ProbedNetwork, observed};
 pub(crate) use offloaded::{OffloadedOutputs, run_keeping_states};
 pub use offloaded::{offloaded_bytes, run_offloaded};
-pub use paired::PairedInputs;
+pub use paired::{GapInputs, PairedInputs};
 pub use parts::{BlockPart, NetworkParts};
 pub use states::Room;
 use states::States;

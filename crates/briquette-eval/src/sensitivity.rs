@@ -12,6 +12,7 @@
 //! Source: J. Martens, "New insights and perspectives on the natural gradient method", 2020; M. Hutchinson's
 //! estimator of traces, 1989.
 
+mod columns;
 mod draws;
 mod rows;
 mod squares;
@@ -120,6 +121,32 @@ pub fn row_curvatures(
     };
     backward(runner, checkpoint, room, &mut RandomLoss { outputs, seed: samples.seed, see }, progress)?;
     Ok(probe.take_stats())
+}
+
+/// Adds the importance of each input of these layers, by the name of the weight in files without `.weight`; see
+/// [`InputStats::importance`].
+///
+/// The random losses are those of [`curvatures`]. Layers that do not run get none.
+///
+/// # Errors
+/// See [`curvatures`].
+pub(crate) fn add_importance(
+    layers: &mut BTreeMap<String, InputStats>,
+    checkpoint: &Checkpoint,
+    arch: Arch,
+    device: &Device,
+    (data, spec): (&Data, &DataSpec),
+    (samples, room): (Samples, Room),
+    progress: ItemProgress,
+) -> Result<()> {
+    let mut input = room.input(arch, checkpoint)?;
+    let batches = room.batches(arch, &mut input, (data, spec), samples)?;
+    let outputs = LossOutputs::of(&input, arch, checkpoint)?;
+    let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
+    let see = &mut |network: &GraphNet, names: &NameMap, gradients: &Gradients| {
+        columns::add(layers, network, names, gradients)
+    };
+    backward(runner, checkpoint, room, &mut RandomLoss { outputs, seed: samples.seed, see }, progress)
 }
 
 /// The outputs that a loss is computed of.

@@ -83,7 +83,7 @@ fn calibration_of_images_by_block_equals_calibration_of_the_whole_network() {
         let arch = Arch::detect(&checkpoint).unwrap();
         // A small bound moves values between blocks to a file.
         let room = Room { max_bytes: Some(20_000), ..Room::new(directory.path()) };
-        let gathering = Gathering { samples: Samples::ALL, has_gram: true, room };
+        let gathering = Gathering { samples: Samples::ALL, has_gram: true, has_gradients: false, room };
         let over = (&data, &spec);
         let found = calibrate(&checkpoint, arch, &Device::flex(), over, gathering, &mut |_, _| Ok(())).unwrap();
         let expected = of_whole(&checkpoint, extents);

@@ -46,9 +46,9 @@ impl StatisticsFile {
         draft::write_files(&[(path, &self.encoded()?)], false)
     }
 
-    /// Encodes the file: `P.count` I64 `[1]`, `P.sum`, `P.sum_squares`, `P.sum_magnitudes` and `P.max` F64 `[inputs]`, and
-    /// `P.gram` F64 `[inputs, inputs]` for each path `P`. If layers share a Gram matrix, the first has it and the header
-    /// refers to it. Older files have no magnitudes.
+    /// Encodes the file: `P.count` I64 `[1]`, `P.sum`, `P.sum_squares`, `P.sum_magnitudes`, `P.max` and `P.importance` F64 `[inputs]`,
+    /// and `P.gram` F64 `[inputs, inputs]` for each path `P`. If layers share a Gram matrix, the first has it and the header
+    /// refers to it. Older files have no magnitudes, and the importance is there on request.
     ///
     /// With channel groups, vectors are `[groups · columns]` and Gram matrices `[groups, columns, columns]`.
     fn encoded(&self) -> Result<Vec<u8>> {
@@ -60,9 +60,10 @@ impl StatisticsFile {
             tensors.insert(format!("{name}.count"), (DType::I64, vec![1], stats.count.to_le_bytes().to_vec()));
             tensors.insert(format!("{name}.sum"), (DType::F64, vec![stats.sum.len()], to_bytes(&stats.sum)));
             tensors.insert(format!("{name}.sum_squares"), (DType::F64, vec![n], to_bytes(&stats.sum_squares)));
-            if !stats.sum_magnitudes.is_empty() {
-                let bytes = to_bytes(&stats.sum_magnitudes);
-                tensors.insert(format!("{name}.sum_magnitudes"), (DType::F64, vec![stats.sum_magnitudes.len()], bytes));
+            for (field, values) in [("sum_magnitudes", &stats.sum_magnitudes), ("importance", &stats.importance)] {
+                if !values.is_empty() {
+                    tensors.insert(format!("{name}.{field}"), (DType::F64, vec![values.len()], to_bytes(values)));
+                }
             }
             tensors.insert(format!("{name}.max"), (DType::F64, vec![max.len()], to_bytes(&max)));
             let Some(gram) = &stats.gram else { continue };
@@ -121,6 +122,7 @@ impl StatisticsFile {
                 ("sum", DType::F64, [_]) => stats.sum = floats(),
                 ("sum_squares", DType::F64, [_]) => stats.sum_squares = floats(),
                 ("sum_magnitudes", DType::F64, [_]) => stats.sum_magnitudes = floats(),
+                ("importance", DType::F64, [_]) => stats.importance = floats(),
                 ("max", DType::F64, [_]) => stats.max = floats().into_iter().map(|value| value as f32).collect(),
                 ("gram", DType::F64, [n, m] | [_, n, m]) if n == m => stats.gram = Some(Arc::new(floats())),
                 _ => return Err(unknown()),
@@ -207,8 +209,9 @@ fn problem(stats: &InputStats) -> Option<String> {
     if i64::try_from(stats.count).is_err() {
         return Some(format!("found count {}, expected at least 1; gather them again", stats.count.cast_signed()));
     }
-    let magnitudes = Some(stats.sum_magnitudes.len()).filter(|length| *length > 0);
-    let lengths = [Some(stats.sum.len()), Some(stats.max.len()), magnitudes];
+    let optional = |values: &[f64]| Some(values.len()).filter(|length| *length > 0);
+    let lengths =
+        [Some(stats.sum.len()), Some(stats.max.len()), optional(&stats.sum_magnitudes), optional(&stats.importance)];
     if stats.count == 0 || n == 0 {
         return Some("count or sum_squares is missing or empty".into());
     }
@@ -227,9 +230,10 @@ fn problem(stats: &InputStats) -> Option<String> {
     let gram = stats.gram.iter().flat_map(|gram| gram.iter().copied());
     let squares = stats.gram.iter().flat_map(|gram| gram.chunks(n_cols * n_cols));
     let diagonal = squares.flat_map(|square| square.iter().step_by(n_cols + 1)).copied();
-    let sums = stats.sum_squares.iter().chain(&stats.sum_magnitudes).copied();
+    let optional = || stats.sum_magnitudes.iter().chain(&stats.importance).copied();
+    let sums = stats.sum_squares.iter().copied().chain(optional());
     let mut positive = diagonal.chain(sums).chain(stats.max.iter().copied().map(f64::from));
-    let mut all = all.chain(gram).chain(stats.sum_magnitudes.iter().copied());
+    let mut all = all.chain(gram).chain(optional());
     let is_bad = all.any(|value| !value.is_finite()) || positive.any(|value| value < 0.0);
     is_bad.then(|| "found a number that is not finite, or a negative square or magnitude; gather them again".into())
 }
@@ -249,6 +253,7 @@ mod tests {
             sum_squares: vec![5.0, 7.5],
             sum_magnitudes: vec![3.0, 4.0],
             max: vec![2.0, 2.5],
+            importance: vec![0.5, 0.25],
             gram: Some(Arc::new(vec![5.0, 0.5, 0.5, 7.5])),
         }
     }
@@ -263,7 +268,8 @@ mod tests {
             Checkpoint::open(&path).unwrap()
         };
         let (model, other) = (model("a.safetensors", 1.0), model("b.safetensors", 2.0));
-        let (first, without) = (stats(), InputStats { gram: None, sum_magnitudes: Vec::new(), ..stats() });
+        let (first, without) =
+            (stats(), InputStats { gram: None, sum_magnitudes: Vec::new(), importance: Vec::new(), ..stats() });
         let shared = InputStats { gram: first.gram.clone(), ..stats() };
         let layers = BTreeMap::from([("a.b".to_string(), first), ("c".into(), without), ("d".into(), shared)]);
         let file =
@@ -285,7 +291,7 @@ mod tests {
     fn numbers_that_contradict_each_other_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("stats.safetensors");
-        let damage: [fn(&mut InputStats); 13] = [
+        let damage: [fn(&mut InputStats); 15] = [
             |stats| stats.count = 0,
             |stats| stats.count = (-3_i64).cast_unsigned(),
             |stats| stats.count = u64::MAX,
@@ -299,6 +305,8 @@ mod tests {
             |stats| stats.sum_squares.clear(),
             |stats| stats.sum_magnitudes[0] = -1.0,
             |stats| stats.sum_magnitudes.truncate(1),
+            |stats| stats.importance[1] = -1.0,
+            |stats| stats.importance.truncate(1),
         ];
         for damage in damage {
             let mut stats = InputStats { gram: None, ..stats() };

@@ -63,6 +63,7 @@ pub mod graph;
 mod graph_headers;
 pub mod headers;
 pub mod lower;
+pub mod mixtures;
 pub mod multiply_adds;
 pub mod onnx;
 pub mod op;

@@ -101,7 +101,7 @@ fn change(name: &str, kind: GroupKind, of_all: bool) -> ConfigChange {
         groups.take(if of_all { usize::MAX } else { 1 }).map(|group| UnitId { group, unit: 0 }).collect();
     assert!(!removed.is_empty(), "{name}");
     let shrunk = graph.without_units(&couplings, &removed).unwrap().graph;
-    shrunk_config::without_units(&config, &shrunk, &couplings, &removed)
+    shrunk_config::without_units(&config, &shrunk, &couplings, &removed).unwrap()
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! | load a checkpoint, plain or compressed, as floats | [`load_into`] |
 //! | run on integer codes | [`layers`], [`quantize_dynamic`](quantize_dynamic()), [`load_compressed`] |
 //! | record layer inputs for calibration | [`Probe`] |
+//! | remove channels and heads of a module | [`unit_masks`], [`unused_units`], [`shrink`](shrink()) |
 //! | train with burn's `Learner` | [`Compressing`] |
 //! | train in bf16 or f16; run in bf16 or f16 | [`Compression::compute_in`], [`LossScaler`]; [`ToDType`] |
 //!
@@ -174,6 +175,7 @@ mod rules;
 mod scores;
 mod sparsity;
 mod targets;
+mod units;
 mod weights;
 
 pub use attached::{Attached, without_grids};
@@ -199,3 +201,4 @@ pub use record::load_record;
 pub use rules::{Prune, Quantize, Scope, WeightRow};
 pub use safetensors;
 pub use sparsity::{Sparsity, decisions, sparsity};
+pub use units::{shrink, tensor_infos, unit_masks, unused_units};

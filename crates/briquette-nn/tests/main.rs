@@ -19,3 +19,4 @@ mod rules;
 mod shared;
 mod tied;
 mod training;
+mod units;

@@ -24,6 +24,8 @@ pub struct CalibrationRequest {
     pub seed: u64,
     /// Whether to gather Gram matrices too.
     pub has_gram: bool,
+    /// Whether to gather the importance of each input too, by a backward pass.
+    pub has_gradients: bool,
     /// The memory limit, and whether to keep only one block's weights in memory.
     pub memory: RawMemory,
     /// The file to write.
@@ -108,7 +110,8 @@ mod run {
         };
         let found = memory::run_model(options, limit, &device, || {
             let room = Room::within(memory::limit_of_host(limit, options), parent_of(&request.output));
-            let gathering = Gathering { samples, has_gram: request.has_gram, room };
+            let gathering =
+                Gathering { samples, has_gram: request.has_gram, has_gradients: request.has_gradients, room };
             briquette_eval::calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut after_batch)
         })?;
         let (layers, block_influence) = (found.layers.clone(), found.block_influence.clone());

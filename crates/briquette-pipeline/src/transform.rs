@@ -14,6 +14,8 @@ mod masked_tests;
 mod network;
 mod network_edit;
 mod predicted;
+#[cfg(feature = "model")]
+mod random_inputs;
 mod rotated;
 mod shrink;
 
@@ -73,6 +75,8 @@ pub(crate) fn run(
         checkpoint: &checkpoint,
         config: model_config::read(&checkpoint)?,
         statistics: statistics.transpose()?,
+        options,
+        scratch: output.parent().unwrap_or(Path::new(".")),
     };
     let workers = Workers::new(options)?;
     let found = transform.apply(&network, &workers)?;

@@ -9,3 +9,6 @@ mod fold;
 mod in_memory;
 mod onnx;
 mod shrink;
+mod shrink_parts;
+#[cfg(feature = "model")]
+mod shrink_runs;

@@ -10,11 +10,11 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-fn fixture(name: &str) -> PathBuf {
+pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
 }
 
-fn recipe(model: &Path, output: &Path, stages: &str) -> Recipe {
+pub(crate) fn recipe(model: &Path, output: &Path, stages: &str) -> Recipe {
     let text = format!(
         "model.path = {:?}\noutput.path = {:?}\noutput.format = \"dense\"\n{stages}",
         model.display().to_string(),
@@ -23,18 +23,18 @@ fn recipe(model: &Path, output: &Path, stages: &str) -> Recipe {
     Recipe::from_raw(parse(&text, "r.toml").unwrap(), "".as_ref()).unwrap()
 }
 
-fn shrink(keys: &str) -> String {
+pub(crate) fn shrink(keys: &str) -> String {
     format!("[[stage]]\nkind = \"shrink\"\n{keys}\n")
 }
 
 /// Runs a recipe on a fixture, and returns the report and the output.
-fn shrunk(directory: &Path, model: &str, stages: &str) -> (Report, Checkpoint) {
+pub(crate) fn shrunk(directory: &Path, model: &str, stages: &str) -> (Report, Checkpoint) {
     let output = directory.join("out");
     let report = run(&recipe(&fixture(model), &output, stages), &RunOptions::default()).unwrap();
     (report, Checkpoint::open(&output).unwrap())
 }
 
-fn refused(model: &Path, stages: &str) -> briquette_core::Error {
+pub(crate) fn refused(model: &Path, stages: &str) -> briquette_core::Error {
     let directory = tempfile::tempdir().unwrap();
     let error = run(&recipe(model, &directory.path().join("out"), stages), &RunOptions::default()).unwrap_err();
     assert!(!error.to_string().contains('\n'), "{error}");
@@ -44,7 +44,7 @@ fn refused(model: &Path, stages: &str) -> briquette_core::Error {
 }
 
 /// Returns the shape and the values of a tensor.
-fn tensor(checkpoint: &Checkpoint, name: &str) -> (Vec<usize>, Vec<f32>) {
+pub(crate) fn tensor(checkpoint: &Checkpoint, name: &str) -> (Vec<usize>, Vec<f32>) {
     let index = checkpoint.tensors().iter().position(|info| info.name == name).unwrap();
     let info = &checkpoint.tensors()[index];
     let mut bytes = vec![0; info.n_bytes()];
@@ -54,7 +54,7 @@ fn tensor(checkpoint: &Checkpoint, name: &str) -> (Vec<usize>, Vec<f32>) {
     (info.shape.0.clone(), values)
 }
 
-fn config(directory: &Path) -> Value {
+pub(crate) fn config(directory: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(directory.join("config.json")).unwrap()).unwrap()
 }
 

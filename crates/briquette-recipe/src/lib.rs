@@ -44,5 +44,5 @@ pub use parse::{Gradual, SparsityCourse};
 pub use parse::{ModelStage, RecipePart, Stage, TransformStage};
 pub use parse::{PruneStage, PruneTarget};
 pub use parse::{Recipe, locate, profile_of, read_raw};
-pub use parse::{ShrinkStage, ShrinkTarget};
+pub use parse::{ShrinkLimit, ShrinkStage, ShrinkTarget};
 pub use parse::{jobs, paths, ranges, raw};

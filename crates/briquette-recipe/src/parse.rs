@@ -55,7 +55,7 @@ pub use quantize::QuantizeStage;
 pub use recipe::{Recipe, locate, profile_of, read_raw};
 pub use schema::schema;
 pub use selection::Selection;
-pub use shrink::{ShrinkStage, ShrinkTarget};
+pub use shrink::{ShrinkLimit, ShrinkStage, ShrinkTarget};
 pub use stage::{ModelStage, RecipePart, Stage, TransformStage};
 pub use steps::GivenScheme;
 pub use text::parse;

@@ -37,6 +37,9 @@ pub(crate) struct CalibrateArgs {
     /// Also gather Gram matrices: n² numbers for a layer with n inputs
     #[arg(long, help_heading = "Output")]
     pub(crate) gram: bool,
+    /// Also gather the importance of each input by a backward pass, for the shrink method taylor
+    #[arg(long, help_heading = "Output")]
+    pub(crate) gradients: bool,
     /// How to read the model
     #[command(flatten, next_help_heading = "Input")]
     pub(crate) model: ModelArgs,
@@ -74,6 +77,7 @@ pub(super) fn calibrate(common: &Common, model: &Path, what: &CalibrateArgs) -> 
         n_samples: usize::try_from(what.samples).unwrap_or(usize::MAX),
         seed: what.seed,
         has_gram: what.gram,
+        has_gradients: what.gradients,
         memory: raw::RawMemory { limit: what.memory_limit.clone(), offload: what.offload, ..Default::default() },
         output: what.output.clone(),
     };

@@ -1,7 +1,7 @@
 //! The error of a block's outputs, and its gradients at the block's weights.
 
 use super::{BlockPart, LayerwiseRunner};
-use crate::gradients::each_gradient;
+use crate::gradients::{GradientForm, each_gradient};
 use briquette_core::{Error, Result, Rows};
 use briquette_formats::TensorSource;
 use briquette_models::{BlockState, GraphNet, HostValue, still};
@@ -118,7 +118,7 @@ fn gradients_of(network: &GraphNet, names: &NameMap, gradients: &Gradients) -> R
     let mut found = BTreeMap::new();
     // Vectors are not rounded.
     let is_matrix = |parameter: &Parameter, _: &str| parameter.shape.0.len() > 1;
-    each_gradient(network, names, gradients, is_matrix, &mut |parameter, name, values| {
+    each_gradient(network, names, (gradients, GradientForm::Plain), is_matrix, &mut |parameter, name, values| {
         found.insert(name.to_string(), by_rows(parameter, values));
         Ok(())
     })?;

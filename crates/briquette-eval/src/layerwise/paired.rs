@@ -82,6 +82,57 @@ impl LayerwiseRunner<'_> {
     }
 }
 
+/// Statistics of the last linear layer of a block, beside the values that should follow the block.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GapInputs {
+    /// The layer, by the name of its weight in files without `.weight`.
+    pub layer: String,
+    /// Statistics of its inputs `x`, with a Gram matrix.
+    pub stats: InputStats,
+    /// `Σ x eᵀ`, `[inputs, outputs]`: `e` is what the block's output lacks.
+    pub lacking: Vec<f64>,
+}
+
+impl LayerwiseRunner<'_> {
+    /// Passes over the next block without running it.
+    pub fn skip(&mut self) {
+        self.next += 1;
+    }
+
+    /// Runs the next block without advancing, and compares its output with the hidden states that `original` has now.
+    ///
+    /// `None` if the output is no sum of a linear layer and a residual stream.
+    ///
+    /// # Errors
+    /// - See [`begin`](Self::begin).
+    /// - Refused: an input is not finite.
+    pub fn observe_gap(
+        &mut self,
+        original: &Self,
+        weights: &dyn TensorSource,
+        progress: BatchProgress,
+    ) -> Result<Option<GapInputs>> {
+        let index = self.next_block().ok_or_else(|| Error::bug("a layerwise run beyond the last block"))?;
+        self.check_before_pair(index)?;
+        let (network, names) = self.network(weights, BlockPart::Block(index))?;
+        let Some(group) = network.last_linear(index) else { return Ok(None) };
+        let layer: String = group.paths().map(|path| names.renamed(path)).collect();
+        let (mut lacking, probe) = (Vec::new(), Probe::with_gram());
+        for batch in 0..self.batches.len() {
+            let (state, inputs) = (self.state(batch)?, self.inputs(batch)?);
+            let x = samples(network.group_values(index, &group, state.clone(), &inputs).input);
+            let output = samples(network.block(index, state, &inputs).hidden().into());
+            let error = samples(original.state(batch)?.hidden().into()) - output;
+            probe.observe(&layer, &x)?;
+            add(&mut lacking, &cross_product(&x, &error, &layer)?);
+            self.check_memory(&format!("in block {index}"))?;
+            progress(batch + 1, self.batches.len())?;
+        }
+        let stats = probe.take_stats().into_values().next();
+        Ok(stats.map(|stats| GapInputs { layer, stats, lacking }))
+    }
+}
+
 /// The sums of a batch.
 struct PairedBatch {
     /// The inputs in the compressed model, `[samples, inputs]`.

@@ -1,6 +1,6 @@
 //! Sums of squared gradients.
 
-use crate::gradients::each_gradient;
+use crate::gradients::{GradientForm, each_gradient};
 use briquette_core::{Error, Result};
 use briquette_nn::NameMap;
 use burn::module::Module;
@@ -19,7 +19,7 @@ impl GradientSquares {
     /// - Io: the device cannot be read.
     pub(super) fn add<M: Module>(&mut self, network: &M, names: &NameMap, gradients: &Gradients) -> Result<()> {
         // Summed on the host, because a device's sums depend on its number of threads.
-        each_gradient(network, names, gradients, |_, _| true, &mut |_, name, values| {
+        each_gradient(network, names, (gradients, GradientForm::Plain), |_, _| true, &mut |_, name, values| {
             let sum: f64 = values.iter().map(|&value| f64::from(value).powi(2)).sum();
             *self.0.entry(name.to_string()).or_default() += sum;
             Ok(())

@@ -27,25 +27,31 @@ pub enum UnitScore {
     ///
     /// Source: An et al., "Fluctuation-based adaptive structured pruning", 2024.
     Flap,
+    /// `sqrt(Σ_j importance_j)` over the inputs `j` that layers read from the unit: how much the loss changes without the unit, to first
+    /// order.
+    ///
+    /// Source: Molchanov et al., "Importance estimation for neural network pruning", 2019.
+    Taylor,
     /// The loss of the outputs of the layers that read the unit, after a refit: see [`osscar`](crate::reconstruct::osscar).
     Osscar,
 }
 
 impl UnitScore {
     /// Returns all scores with their names in recipes; `seed` is the seed of `random`.
-    pub fn named(seed: u64) -> [(&'static str, Self); 6] {
+    pub fn named(seed: u64) -> [(&'static str, Self); 7] {
         [
             ("l2", Self::L2),
             ("l1", Self::L1),
             ("random", Self::Random(seed)),
             ("wanda", Self::Wanda),
             ("flap", Self::Flap),
+            ("taylor", Self::Taylor),
             ("osscar", Self::Osscar),
         ]
     }
 
     /// Returns whether the score needs input statistics.
     pub fn needs_inputs(self) -> bool {
-        matches!(self, Self::Wanda | Self::Flap | Self::Osscar)
+        matches!(self, Self::Wanda | Self::Flap | Self::Taylor | Self::Osscar)
     }
 }

@@ -176,7 +176,7 @@ mod run {
             options.progress.items(done, total);
             options.stop.check()
         };
-        let gathering = Gathering { samples, has_gram, room };
+        let gathering = Gathering { samples, has_gram, has_gradients: false, room };
         let found = run_model(options, calibration.limit, &device, || {
             briquette_eval::calibrate(checkpoint, arch, &device, (&data, &spec), gathering, &mut after)
         })?;

@@ -57,6 +57,8 @@ fn scaled(stats: &InputStats, scales: &[f32]) -> InputStats {
         sum_squares: sums(&stats.sum_squares, 2),
         sum_magnitudes: sums(&stats.sum_magnitudes, 1),
         max: stats.max.iter().enumerate().map(|(at, max)| max * scales[at % n_cols]).collect(),
+        // A weight times its gradient does not depend on the scale.
+        importance: stats.importance.clone(),
         gram,
     }
 }

@@ -1,5 +1,8 @@
 //! The headers of a model, with its graph and its `config.json`.
 
+mod experts;
+
+use super::changed::cut;
 use super::network_edit;
 use crate::onnx_network;
 use briquette_core::{Error, Result, rows, shown_path};
@@ -14,7 +17,7 @@ use briquette_graph::ties::heads;
 use briquette_graph::{Config, Extents, Graph, Headers, Node, Operand, Weight, WeightId, known_graph_of};
 use briquette_recipe::{Recipe, StageKind};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The headers of a model, with its graph and its `config.json`.
@@ -27,8 +30,12 @@ pub(super) struct HeadedModel {
     config: Config,
     /// The network of an ONNX model, without weights.
     pub(super) network: Option<Arc<Vec<u8>>>,
+    /// The rows that remain of routers, by the tensor's index in the checkpoint.
+    kept_rows: BTreeMap<usize, Vec<usize>>,
     /// Keys of `config.json` that changed.
     pub(super) changes: Vec<(String, Value)>,
+    /// Why other programs cannot load the model.
+    lost: Vec<String>,
 }
 
 /// A model without some units.
@@ -54,8 +61,8 @@ impl HeadedModel {
                 "found weights [in, out] in burn's layout, expected [out, in]; export the model to another format";
             return Err(Error::config(message).at(stage));
         }
-        let (infos, changes) = (checkpoint.tensors().to_vec(), Vec::new());
-        let places = (0..infos.len()).collect();
+        let (infos, changes, lost) = (checkpoint.tensors().to_vec(), Vec::new(), Vec::new());
+        let (places, kept_rows) = ((0..infos.len()).collect(), BTreeMap::new());
         if checkpoint.network_file().is_some() {
             let network = onnx_network::of(checkpoint)?.filter(|_| stage == StageKind::Shrink).ok_or_else(|| {
                 let message =
@@ -63,14 +70,23 @@ impl HeadedModel {
                 Error::config(message).at(stage)
             })?;
             let graph = network_edit::graph_of(&network).map_err(|error| error.at(shown_path(checkpoint.path())))?;
-            return Ok(Self { infos, places, graph, config, network: Some(Arc::new(network)), changes });
+            return Ok(Self {
+                infos,
+                places,
+                graph,
+                config,
+                network: Some(Arc::new(network)),
+                kept_rows,
+                changes,
+                lost,
+            });
         }
         let headers = Headers::new(&infos, None);
         if family_of(&headers, &config).is_none() {
             known_graph_of(checkpoint, &InputDims::default())?;
         }
         let graph = graph_of(&infos, &config).map_err(|error| error.at(shown_path(checkpoint.path())))?;
-        Ok(Self { infos, places, graph, config, network: None, changes })
+        Ok(Self { infos, places, graph, config, network: None, kept_rows, changes, lost })
     }
 
     /// Returns the model with a head that is a tensor of its own, where the head is the table of embeddings.
@@ -157,10 +173,11 @@ impl HeadedModel {
         let (changed, lost) = match &self.network {
             Some(network) => (self.in_file(network, &graph, infos), Vec::new()),
             None => {
-                let ConfigChange { values, lost } = without_units(&self.config, &graph, couplings, removed);
+                let ConfigChange { values, lost } = without_units(&self.config, &graph, couplings, removed)?;
                 (self.clone().changed(infos, self.places.clone(), values), lost)
             }
         };
+        let lost = self.lost.iter().cloned().chain(lost).collect();
         match changed {
             Ok(model) => match first_difference(&model.graph, &graph) {
                 None => Ok(SmallerModel { model, kept, lost }),
@@ -190,6 +207,28 @@ impl HeadedModel {
         Ok(Self { infos, graph, network: Some(Arc::new(found)), ..self.clone() })
     }
 
+    /// Returns the bytes of all tensors if weights have the shapes of a smaller graph.
+    pub(super) fn n_bytes_as(&self, smaller: &Graph) -> u64 {
+        let of = |info: &TensorInfo| match self.graph.weight(&info.name) {
+            Some(weight) => {
+                smaller.weights[weight.0].shape.0.iter().product::<usize>() as u64 * info.dtype.n_bits() as u64 / 8
+            }
+            None => info.n_bytes() as u64,
+        };
+        self.infos.iter().map(of).sum()
+    }
+
+    /// Returns the indices of a tensor of the checkpoint that remain along each axis, from those that remain in this model.
+    pub(super) fn kept_of(&self, place: usize, kept: &[KeptIndices]) -> Vec<KeptIndices> {
+        let Some(rows) = self.kept_rows.get(&place) else { return kept.to_vec() };
+        let mut all = kept.to_vec();
+        if let Some(first) = all.first_mut() {
+            *first =
+                Some(first.as_ref().map_or_else(|| rows.clone(), |kept| kept.iter().map(|&row| rows[row]).collect()));
+        }
+        all
+    }
+
     /// Returns the values of a weight in their own order.
     ///
     /// # Errors
@@ -202,8 +241,11 @@ impl HeadedModel {
             return Err(Error::input("the checkpoint lacks this tensor").at(&weight.name));
         };
         let (info, place) = (&self.infos[index], self.places[index]);
-        let mut bytes = vec![0; info.n_bytes()];
+        let stored = &checkpoint.tensors()[place];
+        let mut bytes = vec![0; stored.n_bytes()];
         checkpoint.read(place, 0, &mut bytes)?;
+        let kept = self.kept_of(place, &vec![None; stored.shape.rank()]);
+        let bytes = cut(&bytes, &stored.shape.0, &kept, stored.dtype.n_bits() / 8);
         let mut values = vec![0.0; info.n_elements()];
         rows::to_f32(&bytes, info.dtype, &mut values);
         match values.iter().position(|value| !value.is_finite()) {
@@ -219,10 +261,10 @@ impl HeadedModel {
     fn changed(self, infos: Vec<TensorInfo>, places: Vec<usize>, values: Vec<(String, Value)>) -> Result<Self> {
         let config = self.config.with_values(&values);
         let graph = graph_of(&infos, &config)?;
-        let mut changes = self.changes;
+        let mut changes = self.changes.clone();
         changes.retain(|(key, _)| !values.iter().any(|(new, _)| new == key));
         changes.extend(values);
-        Ok(Self { infos, places, graph, config, network: self.network, changes })
+        Ok(Self { infos, places, graph, config, changes, ..self })
     }
 }
 

@@ -5,8 +5,12 @@
 
 mod biases;
 mod blocks;
+mod experts;
+mod gaps;
 mod groups;
 mod inputs;
+mod latency;
+mod limit;
 mod refits;
 mod scores;
 
@@ -16,14 +20,17 @@ use super::network::{Network, Transform, Transformed};
 use crate::report::{ShrinkReport, ShrunkGroup};
 use briquette_core::{Error, Result};
 use briquette_formats::input_stats::StatisticsFile;
-use briquette_formats::{Checkpoint, TensorInfo, model_config};
-use briquette_graph::Config;
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, model_config};
 use briquette_graph::coupling::{Couplings, UnitId, couplings};
+use briquette_graph::mixtures::Mixture;
+use briquette_graph::{Config, Graph};
 use briquette_methods::prune::units::UnitScore;
-use briquette_recipe::{ModelStage, Recipe, ShrinkStage, StageKind, TransformStage};
+use briquette_recipe::{ModelStage, Recipe, ShrinkLimit, ShrinkStage, ShrinkTarget, StageKind, TransformStage};
 use briquette_writer::context::Workers;
+use experts::ScoreExperts;
 use groups::ChosenGroup;
-use inputs::Reader;
+use inputs::{Needed, Reader};
+use limit::{Measure, share_of_multiply_adds};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -46,7 +53,11 @@ pub(super) fn predicted(stage: &ShrinkStage, model: HeadedModel) -> Result<(Head
     if !is_same {
         notes.push("The sizes of some layers follow from weights, as their inputs are parts of a split axis.".into());
     }
-    Ok((smaller.model, notes, !stage.is_global && is_same))
+    let is_measured = matches!(stage.target, Some(ShrinkTarget::AtMost(ShrinkLimit::Latency(_))));
+    if is_measured {
+        notes.push("The latency is measured when the stage runs; the sizes above are those of this share of the multiply-adds.".into());
+    }
+    Ok((smaller.model, notes, !stage.is_global && is_same && !is_measured))
 }
 
 /// Checks the statistics of a shrink stage that reads the recipe's own model, before any work.
@@ -63,8 +74,14 @@ pub(super) fn check_statistics(recipe: &Recipe, checkpoint: &Checkpoint) -> Resu
     let config = Config::parse(model_config::read(checkpoint)?.as_deref())?;
     let plan = ShrinkPlan::of(stage, HeadedModel::of(checkpoint, recipe, config, StageKind::Shrink)?)?;
     let reader = Reader { checkpoint, model: &plan.model, statistics: Some(&file) };
-    let needs_gram = stage.refits || stage.score == UnitScore::Osscar;
-    inputs::check(&reader, &plan.couplings, &plan.chosen, needs_gram).map_err(|error| error.at(path.display()))
+    inputs::check(&reader, &plan.couplings, &plan.chosen, &needed(stage)).map_err(|error| error.at(path.display()))
+}
+
+/// Returns the statistics that a stage needs of each layer's inputs.
+fn needed(stage: &ShrinkStage) -> Vec<Needed> {
+    let gram = (stage.refits || stage.score == UnitScore::Osscar).then_some(Needed::Gram);
+    let importance = (stage.score == UnitScore::Taylor).then_some(Needed::Importance);
+    [Some(Needed::Sums), gram, importance].into_iter().flatten().collect()
 }
 
 fn as_shrink(then: &ModelStage) -> Option<&ShrinkStage> {
@@ -79,18 +96,27 @@ fn as_shrink(then: &ModelStage) -> Option<&ShrinkStage> {
 pub(super) struct ShrinkPlan {
     /// The blocks to drop, by their numbers in the model before.
     dropped: Vec<usize>,
+    /// The mixtures that lose experts.
+    mixtures: Vec<ShrunkGroup>,
     model: HeadedModel,
     couplings: Couplings,
     chosen: Vec<ChosenGroup>,
 }
 
 impl ShrinkPlan {
+    /// Returns the plan as far as headers tell: a latency is estimated by multiply-adds.
     pub(super) fn of(stage: &ShrinkStage, model: HeadedModel) -> Result<Self> {
+        let estimated = share_of_multiply_adds(&model);
+        Self::measured(stage, model, &estimated, &experts::by_place)
+    }
+
+    fn measured(stage: &ShrinkStage, model: HeadedModel, latency: Measure, scores: ScoreExperts) -> Result<Self> {
         let dropped = blocks::dropped(stage, model.graph.blocks.len())?;
         let model = if dropped.is_empty() { model } else { model.without_blocks(&dropped)? };
+        let (model, mixtures) = experts::without(stage, model, scores)?;
         let couplings = couplings(&model.graph, &model.graph.lower()?)?;
-        let chosen = groups::choose(stage, &model.graph, &couplings)?;
-        Ok(Self { dropped, model, couplings, chosen })
+        let chosen = groups::choose(stage, &model, &couplings, latency)?;
+        Ok(Self { dropped, mixtures, model, couplings, chosen })
     }
 
     /// Returns units that are spread evenly over every chosen group.
@@ -131,7 +157,8 @@ impl ShrinkPlan {
             let kind = self.couplings.kinds[chosen.group].to_string();
             ShrunkGroup { kind, tensors, before: group.units.len(), after: group.units.len() - n }
         };
-        let groups = self.chosen.iter().map(of_group).filter(|group| group.after < group.before).collect();
+        let groups = self.chosen.iter().map(of_group).filter(|group| group.after < group.before);
+        let groups = self.mixtures.iter().cloned().chain(groups).collect();
         let bytes = |infos: &[TensorInfo]| infos.iter().map(|info| info.n_bytes() as u64).sum::<u64>();
         let (old, new) = (&before.graph, &after.model.graph);
         ShrinkReport {
@@ -141,6 +168,7 @@ impl ShrinkPlan {
             multiply_adds: [n_multiply_adds(old), n_multiply_adds(new)],
             tensor_bytes: [bytes(&before.infos), bytes(&after.model.infos)],
             n_refitted,
+            n_gaps: 0,
             n_biases: 0,
             config: after.model.changes.iter().map(|(key, value)| (key.clone(), value.to_string())).collect(),
             lost: after.lost.clone(),
@@ -162,16 +190,27 @@ impl Transform for ShrinkStage {
         let checkpoint = network.checkpoint;
         let config = Config::parse(network.config.as_deref())?;
         let before = HeadedModel::of(checkpoint, network.recipe, config, StageKind::Shrink)?;
-        let plan = ShrinkPlan::of(self, before.clone())?;
+        let latency = |smaller: &Graph| {
+            workers.check_stop()?;
+            latency::share(&before.graph, smaller, network.recipe.memory_limit)
+        };
+        let experts = |model: &HeadedModel, mixture: &Mixture| {
+            workers.check_stop()?;
+            experts::scores(self, &Reader { checkpoint, model, statistics: network.statistics.as_ref() }, mixture)
+        };
+        let plan = ShrinkPlan::measured(self, before.clone(), &latency, &experts)?;
         // Finds settings that the family cannot express before any weight is read.
         plan.smaller(&plan.spread_units())?;
         let reader = Reader { checkpoint, model: &plan.model, statistics: network.statistics.as_ref() };
         if self.score.needs_inputs() || self.refits {
-            let needs_gram = self.refits || self.score == UnitScore::Osscar;
-            inputs::check(&reader, &plan.couplings, &plan.chosen, needs_gram)?;
+            inputs::check(&reader, &plan.couplings, &plan.chosen, &needed(self))?;
         }
         let removed = scores::removed(self, &reader, &plan.couplings, &plan.chosen, workers)?;
         let smaller = plan.smaller(&removed)?;
+        let before_gaps = match self.refits_gaps {
+            true => gaps::refitted(network, &plan.dropped)?,
+            false => Default::default(),
+        };
         let (refitted, absorbed) = match (self.refits, self.score) {
             (true, _) => {
                 (refits::refitted(&reader, &plan.couplings, &plan.chosen, &smaller, workers)?, Default::default())
@@ -182,15 +221,21 @@ impl Transform for ShrinkStage {
             }
             (false, _) => Default::default(),
         };
-        let report =
-            ShrinkReport { n_biases: absorbed.len(), ..plan.report(&before, &smaller, &removed, refitted.len()) };
+        let report = ShrinkReport {
+            n_biases: absorbed.len(),
+            n_gaps: before_gaps.len(),
+            ..plan.report(&before, &smaller, &removed, refitted.len())
+        };
         let report = serde_json::to_value(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
         let tensor = |(info, &place): (&TensorInfo, &usize)| {
+            if let Some(values) = before_gaps.get(checkpoint.tensors()[place].name.as_str()) {
+                return OutputTensor::Made(values.clone());
+            }
             let Some(weight) = plan.model.graph.weight(&info.name) else { return OutputTensor::Copied(place) };
-            let kept = &smaller.kept[weight.0];
+            let kept = plan.model.kept_of(place, &smaller.kept[weight.0]);
             match refitted.get(&weight).or_else(|| absorbed.get(&weight)) {
                 Some(values) => OutputTensor::Made(values.clone()),
-                None if kept.iter().any(Option::is_some) => OutputTensor::Cut(place, kept.clone()),
+                None if kept.iter().any(Option::is_some) => OutputTensor::Cut(place, kept),
                 None => OutputTensor::Copied(place),
             }
         };

@@ -52,7 +52,7 @@ const MAX_SIZE: u64 = 1 << 24;
 const FAR: f64 = 1e12;
 
 /// The numeric keys, without list indices; `*` matches any name.
-pub(crate) const KEYS: [(&str, NumberRange); 61] = [
+pub(crate) const KEYS: [(&str, NumberRange); 62] = [
     ("budget.bits", above(0.0, 8.0)),
     ("budget.max.*", within(-FAR, FAR)),
     ("budget.min.*", within(-FAR, FAR)),
@@ -85,6 +85,7 @@ pub(crate) const KEYS: [(&str, NumberRange); 61] = [
     ("stage.ratio", below(0.0, 1.0)),
     ("stage.count", whole(1, MAX_SIZE)),
     ("stage.multiply_adds", between(0.0, 1.0)),
+    ("stage.latency", between(0.0, 1.0)),
     ("stage.drop_blocks", whole(0, MAX_SIZE)),
     ("stage.drop_n_blocks", whole(1, MAX_SIZE)),
     ("stage.floor", within(0.0, 1.0)),

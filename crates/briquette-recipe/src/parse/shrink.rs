@@ -1,5 +1,6 @@
 //! The shrink stage: removes channels, heads and blocks, so that tensors become smaller.
 
+use crate::parse::memory::bytes_of;
 use crate::parse::raw::RawCalibration;
 use crate::parse::statistics::statistics_of;
 use crate::parse::words::{one_of, refuse};
@@ -25,6 +26,14 @@ pub struct RawShrink {
     /// reaches it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multiply_adds: Option<f64>,
+    /// shrink: the most bytes of all tensors afterwards, such as "60MB", in the types that they have before. The ratio is the smallest
+    /// that reaches it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<String>,
+    /// shrink: the share of the network's latency to keep, above 0 and below 1, as measured on this machine. The ratio is the smallest
+    /// that reaches it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<f64>,
     /// shrink: blocks to remove, counted from 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drop_blocks: Vec<usize>,
@@ -32,11 +41,11 @@ pub struct RawShrink {
     /// statistics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drop_n_blocks: Option<usize>,
-    /// shrink: what to remove: "feed-forward", "heads" and "channels" (all three by default).
+    /// shrink: what to remove: "feed-forward", "heads" and "channels" (all three by default), "experts" and "width".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parts: Option<Vec<String>>,
     /// shrink: how units are scored: "l2" (the default without calibration), "l1" or "random". With calibration:
-    /// "osscar" (the default), "wanda" or "flap".
+    /// "osscar" (the default), "wanda", "flap" or "taylor".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
     /// shrink: "layer" (the default) removes the ratio from each group. "global" uses one threshold for all groups of a kind.
@@ -49,7 +58,8 @@ pub struct RawShrink {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multiple: Option<usize>,
     /// shrink: whether layers that read removed units are refitted by least squares (true with calibration, except for "flap", whose
-    /// biases take up the mean of removed inputs).
+    /// biases take up the mean of removed inputs). A stage that only removes blocks refits the layer before them on
+    /// `calibration.data` (true with data).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refit: Option<bool>,
     /// shrink: seed of the method "random".
@@ -88,6 +98,8 @@ pub struct ShrinkStage {
     pub is_global: bool,
     /// Whether layers that read removed units are refitted.
     pub refits: bool,
+    /// Whether the last layer before removed blocks is refitted on the calibration data, to take up what they did.
+    pub refits_gaps: bool,
     /// A file of input statistics, if scores or refits need them.
     pub statistics: Option<PathBuf>,
     /// Patterns of names; a group is cut if one of its tensors matches. `None` matches all.
@@ -101,8 +113,19 @@ pub struct ShrinkStage {
 pub enum ShrinkTarget {
     /// An amount of each group.
     Units(UnitAmount),
+    /// The smallest ratio that reaches a limit.
+    AtMost(ShrinkLimit),
+}
+
+/// What the smaller network may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ShrinkLimit {
     /// The share of multiply-adds to keep.
     MultiplyAdds(f64),
+    /// The most bytes of all tensors.
+    Bytes(u64),
+    /// The share of the latency to keep, as measured.
+    Latency(f64),
 }
 
 /// The kinds of groups that are cut by default.
@@ -124,23 +147,35 @@ impl RawShrink {
         let ratio = self.ratio.map(|ratio| format!("ratio {ratio}"));
         let count = self.count.map(|count| format!("count {count}"));
         let share = self.multiply_adds.map(|share| format!("multiply-adds {share}"));
+        let latency = self.latency.map(|share| format!("latency {share}"));
         let n_blocks = self.drop_n_blocks.unwrap_or(self.drop_blocks.len());
         let blocks = (n_blocks > 0).then(|| format!("without {n_blocks} blocks"));
         let parts = self.parts.as_ref().map(|parts| parts.join("+"));
-        [self.method.clone(), parts, ratio, count, share, blocks].into_iter().flatten().collect()
+        [self.method.clone(), parts, ratio, count, share, self.max_bytes.clone(), latency, blocks]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }
 
 impl ShrinkStage {
     pub(crate) fn from_raw(raw: &RawShrink, calibration: Option<&RawCalibration>) -> Result<Self> {
         let has_statistics = raw.statistics.is_some() || calibration.is_some_and(|own| own.statistics.is_some());
-        if raw.method.is_none() {
+        let target = target_of(raw)?;
+        if raw.method.is_none() && target.is_some() {
             refuse_data(raw, calibration)?;
         }
         let usual = if has_statistics { "osscar" } else { "l2" };
         let name = raw.method.as_deref().unwrap_or(usual);
         let score = one_of("method", name, &UnitScore::named(raw.seed.unwrap_or(0)))?;
-        let refits = raw.refit.unwrap_or(has_statistics && score != UnitScore::Flap);
+        let has_data = calibration.is_some_and(|own| own.data.is_some());
+        let refits_gaps = target.is_none() && raw.refit.unwrap_or(has_data);
+        if refits_gaps && !has_data {
+            let message =
+                "the layer before removed blocks is refitted on data; set calibration.data, or remove the key";
+            return Err(Error::config(format!("refit: {message}")));
+        }
+        let refits = target.is_some() && raw.refit.unwrap_or(has_statistics && score != UnitScore::Flap);
         if !matches!(score, UnitScore::Random(_)) {
             refuse("seed", &raw.seed, &format!("{name} shrink stage"))?;
         }
@@ -159,7 +194,7 @@ impl ShrinkStage {
         }
         let is_global = is_global(raw, score)?;
         Ok(Self {
-            target: target_of(raw)?,
+            target,
             floor: raw.floor.unwrap_or(0.0),
             multiple: raw.multiple.unwrap_or(1),
             drop_blocks: raw.drop_blocks.clone(),
@@ -168,6 +203,7 @@ impl ShrinkStage {
             score,
             is_global,
             refits,
+            refits_gaps,
             statistics,
             include: raw.include.as_ref().map(Patterns::new).transpose()?,
             exclude: Patterns::new(&raw.exclude)?,
@@ -197,7 +233,7 @@ fn refuse_data(raw: &RawShrink, calibration: Option<&RawCalibration>) -> Result<
 }
 
 fn parts_of(raw: &RawShrink) -> Result<Vec<GroupKind>> {
-    let known = PARTS.map(|kind| (kind.name(), kind));
+    let known = GroupKind::ALL.map(|kind| (kind.name(), kind));
     match &raw.parts {
         None => Ok(PARTS.to_vec()),
         Some(names) if names.is_empty() => {
@@ -210,14 +246,26 @@ fn parts_of(raw: &RawShrink) -> Result<Vec<GroupKind>> {
 fn target_of(raw: &RawShrink) -> Result<Option<ShrinkTarget>> {
     let ratio = raw.ratio.map(|ratio| ("ratio", ShrinkTarget::Units(UnitAmount::Ratio(ratio))));
     let count = raw.count.map(|count| ("count", ShrinkTarget::Units(UnitAmount::Count(count))));
-    let share = raw.multiply_adds.map(|share| ("multiply_adds", ShrinkTarget::MultiplyAdds(share)));
-    let given: Vec<(&str, ShrinkTarget)> = [ratio, count, share].into_iter().flatten().collect();
+    let share =
+        raw.multiply_adds.map(|share| ("multiply_adds", ShrinkTarget::AtMost(ShrinkLimit::MultiplyAdds(share))));
+    let bytes = raw.max_bytes.as_deref().map(|text| {
+        Ok::<_, Error>(("max_bytes", ShrinkTarget::AtMost(ShrinkLimit::Bytes(bytes_of("max_bytes", text)?))))
+    });
+    let latency = raw.latency.map(|share| ("latency", ShrinkTarget::AtMost(ShrinkLimit::Latency(share))));
+    let given = [ratio, count, share, bytes.transpose()?, latency];
+    let given: Vec<(&str, ShrinkTarget)> = given.into_iter().flatten().collect();
     if raw.drop_n_blocks.is_some() && !raw.drop_blocks.is_empty() {
         return Err(Error::config("drop_n_blocks: drop_blocks already names the blocks; remove one of the two"));
     }
+    let has_experts = raw.parts.iter().flatten().any(|part| part == GroupKind::Experts.name());
+    if let Some((key, ShrinkTarget::AtMost(_))) = given.first()
+        && has_experts
+    {
+        return Err(Error::config(format!("{key}: experts are removed by ratio or count; set one of them instead")));
+    }
     match given.as_slice() {
         [] if raw.drop_blocks.is_empty() && raw.drop_n_blocks.is_none() => Err(Error::config(
-            "ratio: missing; set it, such as ratio = 0.25, or count, multiply_adds, drop_blocks or drop_n_blocks",
+            "ratio: missing; set it, such as ratio = 0.25, or count, multiply_adds, max_bytes, latency, drop_blocks or drop_n_blocks",
         )),
         [] => Ok(None),
         [(_, target)] => Ok(Some(*target)),
@@ -230,12 +278,14 @@ fn target_of(raw: &RawShrink) -> Result<Option<ShrinkTarget>> {
 fn is_global(raw: &RawShrink, score: UnitScore) -> Result<bool> {
     let name = raw.scope.as_deref().unwrap_or("layer");
     let is_global = one_of("scope", name, &[("layer", false), ("global", true)])?;
+    let has_experts = raw.parts.iter().flatten().any(|part| part == GroupKind::Experts.name());
     let reason = match (score, raw.ratio) {
         _ if !is_global => return Ok(false),
+        _ if has_experts => "every layer loses as many experts; use scope = \"layer\"",
         (UnitScore::Osscar, _) => {
             "method osscar compares units of one group only; use scope = \"layer\", or another method"
         }
-        (_, None) => "a global threshold needs a ratio; set ratio instead of count and multiply_adds",
+        (_, None) => "a global threshold needs a ratio; set ratio instead of another amount",
         _ => return Ok(true),
     };
     Err(Error::config(format!("scope: {reason}")))
@@ -292,11 +342,15 @@ mod tests {
             ("ratio = 1\n", "ratio: found 1, expected a number from 0 to below 1"),
             ("ratio = 0.5\ncount = 3\n", "count: ratio already sets"),
             ("multiply_adds = 0\n", "multiply_adds: found 0, expected a number above 0 and below 1"),
+            ("max_bytes = \"9.4\"\n", "max_bytes: found \"9.4\", expected a size with its unit"),
+            ("max_bytes = \"9MB\"\nlatency = 0.5\n", "latency: max_bytes already sets"),
+            ("max_bytes = \"9MB\"\nparts = [\"experts\"]\n", "max_bytes: experts are removed by ratio or count"),
+            ("latency = 1\n", "latency: found 1, expected a number above 0 and below 1"),
             ("ratio = 0.5\nmultiple = 0\n", "multiple: found 0, expected a whole number from 1"),
             ("ratio = 0.5\nfloor = 2\n", "floor: found 2"),
             (
                 "ratio = 0.5\nparts = [\"head\"]\n",
-                "parts: found \"head\", expected one of feed-forward, heads, channels",
+                "parts: found \"head\", expected one of feed-forward, heads, channels, experts, width",
             ),
             ("ratio = 0.5\nparts = []\n", "parts: found none"),
             ("ratio = 0.5\nmethod = \"osscar\"\n", "statistics: missing; method `osscar` needs layer inputs"),

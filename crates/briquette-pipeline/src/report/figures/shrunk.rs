@@ -18,6 +18,9 @@ pub struct ShrinkReport {
     pub tensor_bytes: [u64; 2],
     /// The number of layers whose weights were refitted.
     pub n_refitted: usize,
+    /// The number of layers before removed blocks that were refitted to take up what the blocks did.
+    #[serde(default)]
+    pub n_gaps: usize,
     /// The number of biases that took up the mean of removed inputs.
     #[serde(default)]
     pub n_biases: usize,
@@ -30,7 +33,7 @@ pub struct ShrinkReport {
 /// A group of channels or heads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShrunkGroup {
-    /// The kind of its units: feed-forward, heads or channels.
+    /// The kind of its units: feed-forward, heads, channels, experts or width.
     pub kind: String,
     /// The tensors that were cut.
     pub tensors: Vec<String>,
@@ -65,6 +68,12 @@ impl ShrinkReport {
         ));
         if self.n_refitted > 0 {
             lines.push(format!("{} layers that read removed units are refitted by least squares.", self.n_refitted));
+        }
+        if self.n_gaps > 0 {
+            lines.push(format!(
+                "{} layers before removed blocks are refitted, to take up what the blocks did.",
+                self.n_gaps
+            ));
         }
         if self.n_biases > 0 {
             lines.push(format!("{} biases take up the mean of removed inputs.", self.n_biases));

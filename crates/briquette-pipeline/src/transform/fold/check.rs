@@ -1,17 +1,17 @@
 //! Compares a folded network with the original network on random inputs.
 
-use briquette_core::{DType, Error, Result, random};
+use crate::transform::random_inputs::random_inputs;
+use briquette_core::{DType, Error, Result};
 use briquette_formats::{Checkpoint, TensorSource};
-use briquette_graph::op::Composite;
-use briquette_graph::{Graph, GraphInput, InputSource, Op, Operand, ValueId};
-use briquette_models::graph_net::{GraphNet, RunInputs};
+use briquette_graph::{Graph, InputSource, ValueId};
+use briquette_models::graph_net::GraphNet;
 use briquette_models::{device, guarded};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::Device;
 use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The most tokens of a text.
-const N_TOKENS: usize = 12;
+const MAX_TOKENS: usize = 12;
 
 /// Returns the largest difference of the outputs, as a share of the largest output.
 ///
@@ -60,7 +60,7 @@ fn outputs(path: &Path, device: &Device) -> Result<Option<Vec<f32>>> {
         let network = GraphNet::from_checkpoint(path, device)?;
         let (graph, mut found) = (network.graph(), Vec::new());
         for given in [InputSource::TokenIds, InputSource::Images, InputSource::SoundFeatures] {
-            let Some(inputs) = inputs(graph, given, device) else { continue };
+            let Some(inputs) = random_inputs(graph, given, MAX_TOKENS, device) else { continue };
             for output in computed(graph, given) {
                 // A network without a head does not compute every output of its graph.
                 if let Ok(values) = network.tap(&inputs, &[&graph.values[output.0]]) {
@@ -86,45 +86,4 @@ fn computed(graph: &Graph, given: InputSource) -> Vec<ValueId> {
         }
     }
     graph.outputs.iter().copied().filter(|output| known.contains(output)).collect()
-}
-
-/// Returns random texts, images or sounds; `None` if the graph does not take them.
-fn inputs(graph: &Graph, given: InputSource, device: &Device) -> Option<RunInputs> {
-    let input = source(graph, given)?;
-    let read = match given {
-        InputSource::TokenIds => RunInputs::tokens(ids(graph, input, device)?),
-        InputSource::Images => RunInputs::images(Tensor::from_data(numbers(&input.shape), device)),
-        _ => RunInputs::sounds(Tensor::from_data(numbers(&input.shape), device)),
-    };
-    match source(graph, InputSource::TargetIds) {
-        Some(target) => Some(read.with_target(ids(graph, target, device)?)),
-        None => Some(read),
-    }
-}
-
-fn source(graph: &Graph, wanted: InputSource) -> Option<&GraphInput> {
-    graph.inputs.iter().find(|input| input.source == wanted)
-}
-
-fn ids(graph: &Graph, input: &GraphInput, device: &Device) -> Option<Tensor<2, Int>> {
-    let (batch, length) = (*input.shape.first()?, (*input.shape.get(1)?).min(N_TOKENS));
-    let vocabulary = vocabulary(graph, input.value.into())?;
-    let id = |at: usize| (random::uniform(1, at as u64) * vocabulary as f32) as i64;
-    let ids: Vec<i64> = (0..batch * length).map(id).collect();
-    Some(Tensor::from_data(TensorData::new(ids, [batch, length]), device))
-}
-
-fn numbers(shape: &[usize]) -> TensorData {
-    let number = |at: usize| 4.0 * random::uniform(2, at as u64) - 2.0;
-    TensorData::new((0..shape.iter().product()).map(number).collect::<Vec<f32>>(), shape.to_vec())
-}
-
-/// Returns the rows of the table that these ids look up.
-fn vocabulary(graph: &Graph, ids: Operand) -> Option<usize> {
-    let node = graph
-        .nodes
-        .iter()
-        .find(|node| matches!(node.op, Op::Composite(Composite::Embedding)) && node.inputs.get(1) == Some(&ids))?;
-    let (_, table) = node.weights().next()?;
-    graph.weights[table.0].shape.0.first().copied()
 }

@@ -1,7 +1,7 @@
 //! Biases that take up the mean of removed inputs.
 
 use super::groups::ChosenGroup;
-use super::inputs::{InputAxis, Reader};
+use super::inputs::{InputAxis, Needed, Reader};
 use crate::transform::headed::SmallerModel;
 use briquette_core::{Result, rows};
 use briquette_graph::coupling::Couplings;
@@ -46,7 +46,7 @@ fn bias_of(graph: &Graph, weight: WeightId) -> Option<WeightId> {
 /// Returns the kept values of a bias; `None` if it stays as it is.
 fn one(reader: &Reader, axis: &InputAxis, bias: WeightId, smaller: &SmallerModel) -> Result<Option<Vec<f32>>> {
     let Some(kept) = smaller.kept[axis.weight.0][axis.axis].as_deref() else { return Ok(None) };
-    let (stats, n) = (reader.stats(axis, false)?, reader.n_columns(axis));
+    let (stats, n) = (reader.stats(axis, Needed::Sums)?, reader.n_columns(axis));
     let (weights, before) = (reader.rows(axis)?, reader.values(bias)?);
     if stats.count == 0 || before.len() * n != weights.len() {
         return Ok(None);

@@ -1,6 +1,7 @@
 //! The groups that a shrink stage cuts, and how many units they lose.
 
-use crate::transform::headed::n_multiply_adds;
+use super::limit::{Limit, Measure};
+use crate::transform::headed::HeadedModel;
 use briquette_core::{Error, Result};
 use briquette_graph::Graph;
 use briquette_graph::coupling::{Couplings, GroupKind, UnitId};
@@ -41,9 +42,17 @@ pub(super) fn end_units(chosen: &[ChosenGroup], couplings: &Couplings, is_last: 
 /// Chooses groups by kind and names, and the number of units that each loses.
 ///
 /// # Errors
-/// Config: no group is chosen, a count leaves nothing of a group, nothing is removed, or the multiply-adds are out of reach.
-pub(super) fn choose(stage: &ShrinkStage, graph: &Graph, couplings: &Couplings) -> Result<Vec<ChosenGroup>> {
-    let Some(target) = stage.target else { return Ok(Vec::new()) };
+/// - Config: no group is chosen, a count leaves nothing of a group, nothing is removed, or the amount is out of reach.
+/// - The error of `latency`.
+pub(super) fn choose(
+    stage: &ShrinkStage,
+    model: &HeadedModel,
+    couplings: &Couplings,
+    latency: Measure,
+) -> Result<Vec<ChosenGroup>> {
+    let graph = &model.graph;
+    let only_experts = stage.parts.iter().all(|part| *part == GroupKind::Experts);
+    let Some(target) = stage.target.filter(|_| !only_experts) else { return Ok(Vec::new()) };
     check_patterns(stage, graph)?;
     let groups: Vec<usize> =
         (0..couplings.groups.len()).filter(|&group| is_chosen(stage, graph, couplings, group)).collect();
@@ -55,7 +64,7 @@ pub(super) fn choose(stage: &ShrinkStage, graph: &Graph, couplings: &Couplings) 
     }
     let chosen = match target {
         ShrinkTarget::Units(amount) => of_amount(stage, graph, couplings, &groups, amount)?,
-        ShrinkTarget::MultiplyAdds(share) => of_share(stage, graph, couplings, &groups, share)?,
+        ShrinkTarget::AtMost(limit) => of_limit(stage, model, couplings, &groups, &Limit::of(limit, model, latency))?,
     };
     if chosen.iter().all(|chosen| chosen.n_removed == 0) && !stage.drops_blocks() {
         let message =
@@ -110,34 +119,30 @@ fn of_amount(
     groups.iter().map(of_group).collect()
 }
 
-/// Finds the smallest ratio that leaves at most a share of the multiply-adds.
-fn of_share(
+/// Finds the smallest ratio that leaves at most an amount of what a measure counts.
+fn of_limit(
     stage: &ShrinkStage,
-    graph: &Graph,
+    model: &HeadedModel,
     couplings: &Couplings,
     groups: &[usize],
-    share: f64,
+    limit: &Limit,
 ) -> Result<Vec<ChosenGroup>> {
-    /// Halvings of the range of ratios.
-    const N_STEPS: usize = 16;
-    let before = n_multiply_adds(graph);
-    let most = share * before as f64;
     let at = |ratio: f64| -> Result<(Vec<ChosenGroup>, f64)> {
-        let chosen = of_amount(stage, graph, couplings, groups, UnitAmount::Ratio(ratio))?;
-        let smaller = graph.without_units(couplings, &spread_units(&chosen, couplings))?.graph;
-        Ok((chosen, n_multiply_adds(&smaller) as f64))
+        let chosen = of_amount(stage, &model.graph, couplings, groups, UnitAmount::Ratio(ratio))?;
+        let smaller = model.graph.without_units(couplings, &spread_units(&chosen, couplings))?.graph;
+        Ok((chosen, (limit.measure)(&smaller)?))
     };
     let (mut best, left) = at(1.0)?;
-    if left > most {
-        let least = left / before.max(1) as f64;
-        let message = format!("found {share}, expected {least:.3} or more with these parts, floor and multiple");
-        return Err(Error::config(message).at("multiply_adds"));
+    if left > limit.most {
+        let (found, least) = ((limit.shown)(limit.most), (limit.shown)(left));
+        let message = format!("found {found}, expected {least} or more with these parts, floor and multiple");
+        return Err(Error::config(message).at(limit.key));
     }
     let (mut low, mut high) = (0.0, 1.0);
-    for _ in 0..N_STEPS {
+    for _ in 0..limit.n_steps {
         let ratio = (low + high) / 2.0;
         match at(ratio)? {
-            (chosen, left) if left <= most => (best, high) = (chosen, ratio),
+            (chosen, left) if left <= limit.most => (best, high) = (chosen, ratio),
             _ => low = ratio,
         }
     }

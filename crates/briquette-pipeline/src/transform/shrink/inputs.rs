@@ -17,6 +17,14 @@ pub(super) struct Reader<'a> {
     pub(super) statistics: Option<&'a StatisticsFile>,
 }
 
+/// Statistics that a stage needs of a layer's inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needed {
+    Sums,
+    Gram,
+    Importance,
+}
+
 /// A weight that reads units, as rows `[out, in]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InputAxis {
@@ -83,24 +91,36 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the statistics of the inputs of a weight.
-    ///
-    /// # Errors
-    /// Input: they are missing, have another number of inputs, or no Gram matrix.
-    pub(super) fn stats(&self, axis: &InputAxis, needs_gram: bool) -> Result<&InputStats> {
-        // Statistics have the names of the checkpoint; a dropped block gives later blocks other names.
+    /// Returns whether the file has statistics of the inputs of a weight.
+    pub(super) fn has_stats(&self, axis: &InputAxis) -> bool {
+        self.known_stats(axis).is_some()
+    }
+
+    fn known_stats(&self, axis: &InputAxis) -> Option<&InputStats> {
+        // Statistics have the names of the checkpoint; a dropped block or expert gives later ones other names.
         let weight = self.weight(axis.weight);
         let indices = (0..self.model.infos.len()).filter(|&index| is_name_of(weight, &self.model.infos[index].name));
         let names = indices.map(|index| self.checkpoint.tensors()[self.model.places[index]].name.as_str());
         let mut layers = names.map(|name| name.strip_suffix(".weight").unwrap_or(name));
-        let found = self.statistics.and_then(|file| layers.find_map(|layer| file.layers.get(layer)));
-        let message = match found {
+        self.statistics.and_then(|file| layers.find_map(|layer| file.layers.get(layer)))
+    }
+
+    /// Returns the statistics of the inputs of a weight.
+    ///
+    /// # Errors
+    /// Input: they are missing, have another number of inputs, or lack what is needed.
+    pub(super) fn stats(&self, axis: &InputAxis, needed: Needed) -> Result<&InputStats> {
+        let weight = self.weight(axis.weight);
+        let message = match self.known_stats(axis) {
             None => "the statistics have no inputs of this layer; exclude the tensor, or gather them with `briquette calibrate --gram`".into(),
             Some(stats) if stats.n_inputs() != self.n_columns(axis) => {
                 format!("the statistics have {} inputs, expected {}", stats.n_inputs(), self.n_columns(axis))
             }
-            Some(stats) if needs_gram && stats.gram.is_none() => {
+            Some(stats) if needed == Needed::Gram && stats.gram.is_none() => {
                 "the statistics have no Gram matrix, which a refit needs; gather them with `briquette calibrate --gram`".into()
+            }
+            Some(stats) if needed == Needed::Importance && stats.importance.is_empty() => {
+                "the statistics have no importance, which taylor needs; gather them with `briquette calibrate --gradients`".into()
             }
             Some(stats) => return Ok(stats),
         };
@@ -126,10 +146,10 @@ pub(super) fn transposed(values: &[f32], n_rows: usize) -> Vec<f32> {
 }
 
 /// Checks the statistics of every layer that reads units of the chosen groups.
-pub(super) fn check(reader: &Reader, couplings: &Couplings, chosen: &[ChosenGroup], needs_gram: bool) -> Result<()> {
+pub(super) fn check(reader: &Reader, couplings: &Couplings, chosen: &[ChosenGroup], needed: &[Needed]) -> Result<()> {
     for chosen in chosen.iter().filter(|chosen| chosen.n_removed > 0) {
         for axis in reader.input_axes(couplings, chosen.group)? {
-            reader.stats(&axis, needs_gram)?;
+            needed.iter().try_for_each(|needed| reader.stats(&axis, *needed).map(drop))?;
         }
     }
     Ok(())

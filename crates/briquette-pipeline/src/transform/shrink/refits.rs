@@ -1,7 +1,7 @@
 //! Refits the layers that read removed units.
 
 use super::groups::ChosenGroup;
-use super::inputs::{InputAxis, Reader, transposed};
+use super::inputs::{InputAxis, Needed, Reader, transposed};
 use super::scores::DAMPING;
 use crate::transform::headed::SmallerModel;
 use briquette_core::{OutputAxis, Result, rows};
@@ -48,7 +48,7 @@ pub(super) fn refitted(
 
 /// Refits one weight.
 fn one(reader: &Reader, axis: &InputAxis, kept: &[KeptIndices], workers: &Workers) -> Result<Option<Vec<f32>>> {
-    let (weights, stats) = (reader.rows(axis)?, reader.stats(axis, true)?);
+    let (weights, stats) = (reader.rows(axis)?, reader.stats(axis, Needed::Gram)?);
     let Some(gram) = stats.gram.as_deref() else { return Ok(None) };
     let n = reader.n_columns(axis);
     let indices = kept[axis.axis].as_deref().unwrap_or_default();

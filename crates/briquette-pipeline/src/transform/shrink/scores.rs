@@ -1,7 +1,7 @@
 //! Chooses the units to remove.
 
 use super::groups::{ChosenGroup, at_group};
-use super::inputs::{InputAxis, Reader};
+use super::inputs::{InputAxis, Needed, Reader};
 use briquette_core::{Error, Result, random};
 use briquette_graph::coupling::{CouplingGroup, Couplings, GroupKind, UnitId};
 use briquette_methods::prune::units::{
@@ -109,7 +109,7 @@ fn by_osscar(reader: &Reader, couplings: &Couplings, chosen: &ChosenGroup, worke
         return Ok(smallest(&scores, chosen.n_removed));
     }
     let rows: Vec<Vec<f32>> = axes.iter().map(|axis| reader.rows(axis)).collect::<Result<_>>()?;
-    let stats = axes.iter().map(|axis| reader.stats(axis, true)).collect::<Result<Vec<_>>>()?;
+    let stats = axes.iter().map(|axis| reader.stats(axis, Needed::Gram)).collect::<Result<Vec<_>>>()?;
     let mut consumers = Vec::with_capacity(axes.len());
     for ((axis, weights), stats) in axes.iter().zip(&rows).zip(&stats) {
         let gram = stats.gram.as_deref().map_or(&[][..], Vec::as_slice);
@@ -141,12 +141,17 @@ fn scores(score: UnitScore, reader: &Reader, couplings: &Couplings, index: usize
     };
     let axes = if score.needs_inputs() { reader.input_axes(couplings, index)? } else { Vec::new() };
     for axis in &axes {
+        let sum_of =
+            |columns: &[f64]| columns.chunks(axis.inner.max(1)).map(|part| part.iter().sum()).collect::<Vec<f64>>();
+        if score == UnitScore::Taylor {
+            add(axis.place, &sum_of(&reader.stats(axis, Needed::Importance)?.importance));
+            continue;
+        }
         let mut of_columns = vec![0.0; reader.n_columns(axis)];
-        let stats = reader.stats(axis, false)?;
+        let stats = reader.stats(axis, Needed::Sums)?;
         let energies = if score == UnitScore::Flap { stats.variances() } else { stats.view().mean_square };
         add_input_energies(&reader.rows(axis)?, &energies, &mut of_columns);
-        let of_elements: Vec<f64> = of_columns.chunks(axis.inner.max(1)).map(|part| part.iter().sum()).collect();
-        add(axis.place, &of_elements);
+        add(axis.place, &sum_of(&of_columns));
     }
     if axes.is_empty() {
         for (place, at) in group.places.iter().enumerate() {

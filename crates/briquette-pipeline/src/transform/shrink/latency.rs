@@ -1,0 +1,64 @@
+//! The latency of a smaller network on this machine.
+
+#[cfg(feature = "model")]
+use crate::transform::random_inputs::random_inputs;
+use briquette_core::{Error, Result};
+use briquette_graph::Graph;
+
+/// Runs of each network.
+#[cfg(feature = "model")]
+const N_RUNS: usize = 9;
+
+/// Measures the latency of a smaller graph as a share of another's: the median over runs in turn, in f32 on the CPU.
+///
+/// # Errors
+/// - Config: the network cannot be run, or this build has no device.
+/// - Refused: the weights of both networks exceed the memory limit.
+#[cfg(feature = "model")]
+pub(super) fn share(before: &Graph, after: &Graph, limit: Option<u64>) -> Result<f64> {
+    use std::time::Instant;
+    let device = briquette_models::device("cpu")?;
+    let n_bytes = 4 * (before.n_parameters() + after.n_parameters()) as u64;
+    if let Some(limit) = limit.filter(|limit| n_bytes > *limit) {
+        let message = format!("both networks take {n_bytes} bytes, and the limit is {limit}; use multiply_adds");
+        return Err(Error::refused(message).at("latency"));
+    }
+    briquette_models::guarded(&device, || {
+        let runs = [runnable(before, &device)?, runnable(after, &device)?];
+        let time = |which: usize| {
+            let start = Instant::now();
+            runs[which]().map(|()| start.elapsed().as_secs_f64())
+        };
+        [time(0)?, time(1)?];
+        let shares = (0..N_RUNS).map(|_| {
+            let before = time(0)?;
+            Ok(time(1)? / before.max(f64::MIN_POSITIVE))
+        });
+        let mut shares = shares.collect::<Result<Vec<f64>>>()?;
+        shares.sort_by(f64::total_cmp);
+        Ok(shares[N_RUNS / 2])
+    })
+}
+
+/// Returns a run of a network with unfilled weights on random inputs.
+#[cfg(feature = "model")]
+fn runnable(graph: &Graph, device: &burn::tensor::Device) -> Result<impl Fn() -> Result<()> + use<>> {
+    use briquette_graph::InputSource;
+    use briquette_models::graph_net::GraphNet;
+    let (network, _) = GraphNet::of_graph(graph.clone(), device)?;
+    let sources = [InputSource::TokenIds, InputSource::Images, InputSource::SoundFeatures];
+    let inputs = sources.into_iter().find_map(|given| random_inputs(graph, given, usize::MAX, device));
+    let inputs = inputs.ok_or_else(|| {
+        Error::config("its inputs are no texts, images or sounds; use multiply_adds instead").at("latency")
+    })?;
+    Ok(move || network.forward(&inputs).to_f32("an output").map(drop))
+}
+
+/// Returns an error: this build cannot run models.
+///
+/// # Errors
+/// Config: always.
+#[cfg(not(feature = "model"))]
+pub(super) fn share(_before: &Graph, _after: &Graph, _limit: Option<u64>) -> Result<f64> {
+    Err(Error::lacks_feature("model", "measure the latency"))
+}
