@@ -44,9 +44,12 @@ pub(crate) fn layers_of_original(
     Ok(layers)
 }
 
-/// Returns whether a calibration gathers input statistics. Ranges of static activations need none.
+/// Returns whether a calibration gathers input statistics for stages. Ranges of static activations need none.
 pub(super) fn gathers_inputs(recipe: &Recipe) -> bool {
-    recipe.calibration.is_some() && (recipe.asked.needs_statistics() || !recipe.asked.has_static_activations())
+    let has_stages = !recipe.stages.is_empty();
+    has_stages
+        && recipe.calibration.is_some()
+        && (recipe.asked.needs_statistics() || !recipe.asked.has_static_activations())
 }
 
 /// The name of the file with statistics that are gathered before the plan.

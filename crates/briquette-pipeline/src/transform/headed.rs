@@ -183,7 +183,8 @@ impl HeadedModel {
                 None => Ok(SmallerModel { model, kept, lost }),
                 Some(node) => wrong(&format!(": node {node:?} differs")),
             },
-            Err(error) => wrong(&format!(" ({})", error.message)),
+            // What the family advises does not help here.
+            Err(error) => wrong(&format!(" ({})", error.message.split(';').next().unwrap_or_default())),
         }
     }
 

@@ -17,7 +17,7 @@ impl HeadedModel {
         let found = mixtures(&self.graph);
         let (mut infos, mut places, mut kept_rows) = (Vec::new(), Vec::new(), self.kept_rows.clone());
         for (index, info) in self.infos.iter().enumerate() {
-            let Some((name, rows)) = without(info, (&found, removed), &self)? else { continue };
+            let Some(KeptTensor { name, rows }) = kept(info, (&found, removed), &self)? else { continue };
             let mut shape = info.shape.0.clone();
             if let Some(rows) = &rows {
                 shape[0] = rows.len();
@@ -42,18 +42,25 @@ impl HeadedModel {
     }
 }
 
-/// Returns the new name of a tensor, and the rows that remain if it is a router's; `None` if its expert is removed.
-#[expect(clippy::type_complexity, reason = "a name and rows, in one place")]
-fn without(
+/// A tensor of the new model.
+struct KeptTensor {
+    name: String,
+    /// The rows that remain, if it is a router's.
+    rows: Option<Vec<usize>>,
+}
+
+/// Returns what remains of a tensor; `None` if its expert is removed.
+fn kept(
     info: &TensorInfo,
     (found, removed): (&[Mixture], &[BTreeSet<usize>]),
     model: &HeadedModel,
-) -> Result<Option<(String, Option<Vec<usize>>)>> {
+) -> Result<Option<KeptTensor>> {
     for (mixture, removed) in found.iter().zip(removed) {
         let n = mixture.experts.len();
         if let Some((expert, rest)) = expert_of(&info.name, &mixture.path) {
             let new = expert - removed.range(..expert).count();
-            return Ok((!removed.contains(&expert)).then(|| (format!("{}.{new}.{rest}", mixture.path), None)));
+            let name = format!("{}.{new}.{rest}", mixture.path);
+            return Ok((!removed.contains(&expert)).then_some(KeptTensor { name, rows: None }));
         }
         let is_router = model.graph.weight(&info.name).is_some_and(|weight| mixture.router.contains(&weight));
         if is_router && !removed.is_empty() {
@@ -62,10 +69,10 @@ fn without(
                 return Err(Error::input(message).at(format_args!("tensor {:?}", info.name)));
             }
             let rows = (0..n).filter(|expert| !removed.contains(expert)).collect();
-            return Ok(Some((info.name.to_string(), Some(rows))));
+            return Ok(Some(KeptTensor { name: info.name.to_string(), rows: Some(rows) }));
         }
     }
-    Ok(Some((info.name.to_string(), None)))
+    Ok(Some(KeptTensor { name: info.name.to_string(), rows: None }))
 }
 
 /// Returns the number of the expert that a tensor belongs to, and its name there.

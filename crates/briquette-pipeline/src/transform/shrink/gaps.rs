@@ -1,4 +1,4 @@
-//! Refits of the layers before removed blocks, so that they take up what the blocks did.
+//! Refits of the layers around removed blocks, so that they take up what the blocks did.
 //!
 //! The original network and the network without the blocks run side by side over the calibration data, block by block.
 
@@ -6,11 +6,11 @@ use crate::transform::network::Network;
 use briquette_core::Result;
 use std::collections::BTreeMap;
 
-/// Returns new weights of the last linear layer before each gap, by the name of its weight in the original network.
+/// Returns new weights of the last linear layer of each block from the first gap on, by the name of its weight in the original network.
 ///
 /// With the layer's inputs `X` in the network without the blocks, and `E` what the output of its block lacks of the original hidden states
-/// after the gap, the weights become `W + [(XᵀX + 0.5·mean(diag)·I)⁻¹ XᵀE]ᵀ`. A gap before the first block has no such layer, and so have blocks
-/// whose output is no sum of a linear layer and the residual stream.
+/// there, or after the gap that follows, the weights become `W + [(XᵀX + 0.5·mean(diag)·I)⁻¹ XᵀE]ᵀ`. Blocks whose output is no sum of a linear layer
+/// and the residual stream stay.
 ///
 /// # Errors
 /// - Config: the data is of another kind than the network takes, or this build cannot run models.
@@ -81,7 +81,7 @@ mod run {
         fn run(mut self) -> Result<NewWeights> {
             let (checkpoint, options) = (self.network.checkpoint, self.network.options);
             let n_blocks = self.original.n_blocks();
-            let n_passes = (2 * n_blocks) * self.original.n_batches();
+            let n_passes = 3 * n_blocks * self.original.n_batches();
             let mut n_done = 0;
             let mut after = |_, _| {
                 n_done += 1;
@@ -89,20 +89,19 @@ mod run {
                 options.stop.check()
             };
             let mut found = NewWeights::new();
-            // Nothing differs after the last gap.
-            let last = self.dropped.last().copied().unwrap_or(0);
-            while let Some(block) = self.smaller.next_block().filter(|block| *block <= last) {
+            while let Some(block) = self.smaller.next_block() {
                 self.original.advance(checkpoint, &mut after)?;
                 if self.dropped.contains(&block) {
                     self.smaller.skip();
                     continue;
                 }
-                let mut is_before_gap = false;
+                // Before the first gap, the networks are equal.
+                let mut differs = self.dropped.first().is_some_and(|first| *first < block);
                 while self.original.next_block().is_some_and(|next| self.dropped.contains(&next)) {
                     self.original.advance(checkpoint, &mut after)?;
-                    is_before_gap = true;
+                    differs = true;
                 }
-                if is_before_gap {
+                if differs {
                     let seen = self.smaller.observe_gap(&self.original, checkpoint, &mut after)?;
                     found.extend(seen.map(|seen| refit(checkpoint, &seen, options)).transpose()?.flatten());
                 }
