@@ -60,11 +60,11 @@ pub(crate) struct What {
     /// Remove this share of the channels and heads of every layer, from 0 to below 1, so that tensors become smaller
     #[arg(long, value_name = "SHARE", value_parser = parse_sparsity, allow_negative_numbers = true, help_heading = "Shrinking")]
     pub(crate) shrink: Option<f64>,
-    /// Score of channels and heads: l2, l1 or random; with --statistics also wanda or osscar (the default), and the
-    /// remaining weights are refitted
+    /// Score of channels and heads: l2, l1 or random; with --statistics also wanda, flap, taylor or osscar (the default),
+    /// and the remaining weights are refitted
     #[arg(long, value_name = "METHOD", requires = "shrink", help_heading = "Shrinking")]
     pub(crate) shrink_method: Option<String>,
-    /// Parts to remove (all three): feed-forward, heads, channels
+    /// Parts to remove (the first three): feed-forward, heads, channels, experts, width
     #[arg(long, value_name = "PARTS", value_delimiter = ',', requires = "shrink", help_heading = "Shrinking")]
     pub(crate) shrink_parts: Option<Vec<String>>,
     /// Change weights without changing the function of the network: batch-norm, equalize, rotate; with --statistics also

@@ -61,11 +61,11 @@ impl SizeKeys {
 
 /// Returns the keys of a network without some units.
 ///
-/// # Errors
-/// Config: the new width is no multiple of the width of a head, and no key has the latter.
-///
 /// A key is a single number, so that it changes only if all blocks have equal sizes. The width of heads is written where a
 /// key has it, because programs otherwise divide the width of the network by its heads.
+///
+/// # Errors
+/// Config: the new width is no multiple of the width of a head, and no key has the latter.
 pub fn without_units(
     config: &Config,
     shrunk: &Graph,

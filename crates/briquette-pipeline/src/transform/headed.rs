@@ -245,8 +245,10 @@ impl HeadedModel {
         let stored = &checkpoint.tensors()[place];
         let mut bytes = vec![0; stored.n_bytes()];
         checkpoint.read(place, 0, &mut bytes)?;
-        let kept = self.kept_of(place, &vec![None; stored.shape.rank()]);
-        let bytes = cut(&bytes, &stored.shape.0, &kept, stored.dtype.n_bits() / 8);
+        if self.kept_rows.contains_key(&place) {
+            let kept = self.kept_of(place, &vec![None; stored.shape.rank()]);
+            bytes = cut(&bytes, &stored.shape.0, &kept, stored.dtype.n_bits() / 8);
+        }
         let mut values = vec![0.0; info.n_elements()];
         rows::to_f32(&bytes, info.dtype, &mut values);
         match values.iter().position(|value| !value.is_finite()) {

@@ -58,8 +58,8 @@ pub struct RawShrink {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multiple: Option<usize>,
     /// shrink: whether layers that read removed units are refitted by least squares (true with calibration, except for "flap", whose
-    /// biases take up the mean of removed inputs). A stage that only removes blocks refits the layer before them on
-    /// `calibration.data` (true with data).
+    /// biases take up the mean of removed inputs). A stage that only removes blocks refits the last layer of
+    /// each block around and after them on `calibration.data` (true with data).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refit: Option<bool>,
     /// shrink: seed of the method "random".
@@ -98,7 +98,7 @@ pub struct ShrinkStage {
     pub is_global: bool,
     /// Whether layers that read removed units are refitted.
     pub refits: bool,
-    /// Whether the last layer before removed blocks is refitted on the calibration data, to take up what they did.
+    /// Whether the last layer of each block from the first removed one on is refitted on the calibration data, to take up what those did.
     pub refits_gaps: bool,
     /// A file of input statistics, if scores or refits need them.
     pub statistics: Option<PathBuf>,
@@ -172,7 +172,7 @@ impl ShrinkStage {
         let refits_gaps = target.is_none() && raw.refit.unwrap_or(has_data);
         if refits_gaps && !has_data {
             let message =
-                "the layer before removed blocks is refitted on data; set calibration.data, or remove the key";
+                "layers around removed blocks are refitted on data; set calibration.data, or remove the key";
             return Err(Error::config(format!("refit: {message}")));
         }
         let refits = target.is_some() && raw.refit.unwrap_or(has_statistics && score != UnitScore::Flap);

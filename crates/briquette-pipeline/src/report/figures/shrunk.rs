@@ -18,7 +18,7 @@ pub struct ShrinkReport {
     pub tensor_bytes: [u64; 2],
     /// The number of layers whose weights were refitted.
     pub n_refitted: usize,
-    /// The number of layers before removed blocks that were refitted to take up what the blocks did.
+    /// The number of layers that were refitted to take up what removed blocks did.
     #[serde(default)]
     pub n_gaps: usize,
     /// The number of biases that took up the mean of removed inputs.
@@ -71,7 +71,7 @@ impl ShrinkReport {
         }
         if self.n_gaps > 0 {
             lines.push(format!(
-                "{} layers before removed blocks are refitted, to take up what the blocks did.",
+                "{} layers around removed blocks are refitted, to take up what the blocks did.",
                 self.n_gaps
             ));
         }

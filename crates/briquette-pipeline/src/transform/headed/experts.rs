@@ -30,6 +30,7 @@ impl HeadedModel {
         let left: Vec<usize> = found.iter().zip(removed).map(left).collect();
         let equal = left.first().copied().filter(|first| left.iter().all(|other| other == first));
         let ConfigChange { values, lost } = equal.map_or_else(ConfigChange::default, |n| with_experts(&self.config, n));
+        let lost = self.lost.iter().cloned().chain(lost).collect();
         let after = Self { kept_rows, lost, ..self.changed(infos, places, values)? };
         let n_experts: Vec<usize> = mixtures(&after.graph).iter().map(|mixture| mixture.experts.len()).collect();
         match n_experts == left {
