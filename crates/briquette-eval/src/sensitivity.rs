@@ -77,10 +77,7 @@ pub fn curvatures(
     (samples, room): (Samples, Room),
     progress: ItemProgress,
 ) -> Result<Curvatures> {
-    let mut input = room.input(arch, checkpoint)?;
-    let batches = room.batches(arch, &mut input, (data, spec), samples)?;
-    let outputs = LossOutputs::of(&input, arch, checkpoint)?;
-    let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
+    let (outputs, runner) = begun(checkpoint, arch, device, (data, spec), (samples, room))?;
     let n_items = if outputs.is_by_token() { runner.n_positions() } else { runner.n_items() };
     if n_items == 0 {
         return Err(no_item(spec));
@@ -111,10 +108,7 @@ pub fn row_curvatures(
     wanted: &BTreeSet<String>,
     progress: ItemProgress,
 ) -> Result<BTreeMap<String, InputStats>> {
-    let mut input = room.input(arch, checkpoint)?;
-    let batches = room.batches(arch, &mut input, (data, spec), samples)?;
-    let outputs = LossOutputs::of(&input, arch, checkpoint)?;
-    let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
+    let (outputs, runner) = begun(checkpoint, arch, device, (data, spec), (samples, room))?;
     let probe = Probe::with_gram();
     let see = &mut |network: &GraphNet, names: &NameMap, gradients: &Gradients| {
         rows::observe(&probe, wanted, network, names, gradients)
@@ -139,14 +133,25 @@ pub(crate) fn add_importance(
     (samples, room): (Samples, Room),
     progress: ItemProgress,
 ) -> Result<()> {
-    let mut input = room.input(arch, checkpoint)?;
-    let batches = room.batches(arch, &mut input, (data, spec), samples)?;
-    let outputs = LossOutputs::of(&input, arch, checkpoint)?;
-    let runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?;
+    let (outputs, runner) = begun(checkpoint, arch, device, (data, spec), (samples, room))?;
     let see = &mut |network: &GraphNet, names: &NameMap, gradients: &Gradients| {
         columns::add(layers, network, names, gradients)
     };
     backward(runner, checkpoint, room, &mut RandomLoss { outputs, seed: samples.seed, see }, progress)
+}
+
+/// Returns a run that is before the first block, and the outputs of its loss.
+fn begun<'a>(
+    checkpoint: &'a Checkpoint,
+    arch: Arch,
+    device: &Device,
+    (data, spec): (&Data, &DataSpec),
+    (samples, room): (Samples, Room<'a>),
+) -> Result<(LossOutputs, LayerwiseRunner<'a>)> {
+    let mut input = room.input(arch, checkpoint)?;
+    let batches = room.batches(arch, &mut input, (data, spec), samples)?;
+    let outputs = LossOutputs::of(&input, arch, checkpoint)?;
+    Ok((outputs, LayerwiseRunner::begin(checkpoint, arch, device, batches, room, checkpoint)?))
 }
 
 /// The outputs that a loss is computed of.

@@ -6,12 +6,12 @@ use briquette_core::random::uniform;
 use briquette_eval::evaluate::{RunOutputs, run};
 use briquette_eval::layerwise::Room;
 use briquette_eval::outputs::OutputRows;
-use briquette_eval::{Curvatures, LossUnit, Samples, curvatures, metrics};
+use briquette_eval::{Curvatures, Gathering, LossUnit, Samples, calibrate, curvatures, metrics};
 use briquette_formats::Checkpoint;
 use briquette_models::batches::Batching;
 use briquette_models::data::DataSpec;
 use briquette_models::{Arch, LoadedModel};
-use briquette_nn::module::Trail;
+use briquette_nn::module::{Trail, read_f32};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::path::{Path, PathBuf};
@@ -43,15 +43,14 @@ fn traces(model: &str, spec: &DataSpec) -> Curvatures {
     found
 }
 
-/// Adds uniform noise of a step size to the parameter at a path.
-struct Noise<'a> {
+/// Changes the elements of the parameter at a path, by their places in burn's order.
+struct Changed<'a, F: Fn(usize, f32) -> f32> {
     path: &'a str,
-    step: f32,
-    seed: u64,
+    change: F,
     trail: Trail,
 }
 
-impl ModuleMapper for Noise<'_> {
+impl<F: Fn(usize, f32) -> f32> ModuleMapper for Changed<'_, F> {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.trail.enter(name, container_type);
     }
@@ -64,13 +63,11 @@ impl ModuleMapper for Noise<'_> {
         if self.trail.path() != self.path {
             return param;
         }
-        let (step, seed) = (self.step, self.seed);
         param.map(|tensor| {
-            let n = tensor.dims().iter().product();
-            let noise: Vec<f32> = (0..n).map(|at| (uniform(seed, at as u64) - 0.5) * step).collect();
-            let noise = TensorData::new(noise, tensor.dims());
-            let device = tensor.device();
-            tensor + Tensor::from_data(noise, &device)
+            let (dims, device) = (tensor.dims(), tensor.device());
+            let values = read_f32(tensor, "a parameter").unwrap();
+            let values = values.into_iter().enumerate().map(|(at, value)| (self.change)(at, value));
+            Tensor::from_data(TensorData::new(values.collect::<Vec<f32>>(), dims), &device)
         })
     }
 }
@@ -83,7 +80,8 @@ fn check(model: &str, found: &Curvatures, step: f32, loss: impl Fn(&LoadedModel,
     for parameter in parameters.iter().filter(|parameter| parameter.shape.0.len() >= 2) {
         let Some(trace) = found.traces.get(&original.names.file_name(parameter)) else { continue };
         let of_seed = |seed| {
-            let mut noise = Noise { path: &parameter.path, step, seed, trail: Trail::default() };
+            let change = |at: usize, value: f32| value + (uniform(seed, at as u64) - 0.5) * step;
+            let mut noise = Changed { path: &parameter.path, change, trail: Trail::default() };
             let network = original.network.clone().map(&mut noise);
             loss(&original, &LoadedModel { network, ..original.clone() })
         };
@@ -189,4 +187,53 @@ fn curvatures_predict_the_divergence_of_a_classifier() {
         let (a, b) = (rows_of(original, &spec), rows_of(noisy, &spec));
         metrics::kl(&a.values, &b.values, a.width)
     });
+}
+
+#[test]
+fn the_importance_of_an_input_predicts_the_loss_of_a_smaller_one() {
+    const LAYER: &str = "encoder.layer.1.output.dense";
+    const LESS: f32 = 0.1;
+    let spec = DataSpec { path: fixture("models/sentences.txt"), ..DataSpec::default() };
+    let checkpoint = Checkpoint::open(&fixture("models/bert-tiny")).unwrap();
+    let arch = Arch::detect(&checkpoint).unwrap();
+    let (data, device, n_seeds) = (spec.open(arch.task()).unwrap(), Device::flex(), 24);
+    let of_seed = |seed| {
+        let samples = Samples { n: usize::MAX, seed };
+        let room = Room::new(Path::new("/tmp"));
+        let gathering = Gathering { samples, has_gram: false, has_gradients: true, room };
+        calibrate(&checkpoint, arch, &device, (&data, &spec), gathering, &mut |_, _| Ok(())).unwrap()
+    };
+    let first = of_seed(0);
+    for (layer, stats) in &first.layers {
+        assert_eq!(stats.importance.len(), stats.n_inputs(), "{layer}");
+    }
+    let mut importance = first.layers[LAYER].importance.clone();
+    for seed in 1..n_seeds {
+        let other = &of_seed(seed).layers[LAYER].importance;
+        importance.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
+    }
+    let original = LoadedModel::open(&fixture("models/bert-tiny"), None, &device).unwrap();
+    let parameters = original.names.parameters(&original.network).unwrap();
+    let name = format!("{LAYER}.weight");
+    let parameter = parameters.iter().find(|one| original.names.file_name(one) == name).unwrap();
+    let before = rows_of(&original, &spec);
+    let mut logs = Vec::new();
+    for input in (0..importance.len()).step_by(5) {
+        // burn stores [in, out].
+        let is_of_input = |at: usize| at / parameter.shape.0[1] == input;
+        let change = |at: usize, value: f32| if is_of_input(at) { value * (1.0 - LESS) } else { value };
+        let mut scaled = Changed { path: &parameter.path, change, trail: Trail::default() };
+        let network = original.network.clone().map(&mut scaled);
+        let after = rows_of(&LoadedModel { network, ..original.clone() }, &spec);
+        let pairs = before.values.chunks(before.width).zip(after.values.chunks(after.width));
+        let measured = 1.0 - metrics::mean(pairs.map(|(a, b)| metrics::cosine(a, b)));
+        let per_item = importance[input] / f64::from(n_seeds as u32) / first.n_items as f64;
+        let expected = 0.5 * f64::from(LESS * LESS) * per_item;
+        println!("{input}: {measured:.3e} of {expected:.3e}: {:.2}", measured / expected);
+        if expected > 1e-9 {
+            logs.push((measured / expected).ln());
+        }
+    }
+    let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+    assert!(logs.len() > 4 && (0.75..1.33).contains(&mean), "{mean} over {}", logs.len());
 }

@@ -75,7 +75,9 @@ pub(crate) fn run(
         checkpoint: &checkpoint,
         config: model_config::read(&checkpoint)?,
         statistics: statistics.transpose()?,
+        #[cfg(feature = "model")]
         options,
+        #[cfg(feature = "model")]
         scratch: output.parent().unwrap_or(Path::new(".")),
     };
     let workers = Workers::new(options)?;

@@ -6,7 +6,7 @@ use briquette_formats::Checkpoint;
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_graph::Graph;
 use briquette_recipe::Recipe;
-use briquette_writer::context::{RunOptions, Workers};
+use briquette_writer::context::Workers;
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,8 +19,10 @@ pub(crate) struct Network<'a> {
     pub(super) config: Option<Vec<u8>>,
     /// Statistics of the inputs of its layers.
     pub(super) statistics: Option<StatisticsFile>,
-    pub(super) options: &'a RunOptions,
+    #[cfg(feature = "model")]
+    pub(super) options: &'a briquette_writer::context::RunOptions,
     /// An existing directory for temporary files.
+    #[cfg(feature = "model")]
     pub(super) scratch: &'a Path,
 }
 

@@ -117,7 +117,7 @@ pub enum ShrinkTarget {
     AtMost(ShrinkLimit),
 }
 
-/// What the smaller network may take.
+/// A limit of the smaller network.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ShrinkLimit {
     /// The share of multiply-adds to keep.
@@ -171,8 +171,7 @@ impl ShrinkStage {
         let has_data = calibration.is_some_and(|own| own.data.is_some());
         let refits_gaps = target.is_none() && raw.refit.unwrap_or(has_data);
         if refits_gaps && !has_data {
-            let message =
-                "layers around removed blocks are refitted on data; set calibration.data, or remove the key";
+            let message = "layers around removed blocks are refitted on data; set calibration.data, or remove the key";
             return Err(Error::config(format!("refit: {message}")));
         }
         let refits = target.is_some() && raw.refit.unwrap_or(has_statistics && score != UnitScore::Flap);
@@ -345,6 +344,7 @@ mod tests {
             ("max_bytes = \"9.4\"\n", "max_bytes: found \"9.4\", expected a size with its unit"),
             ("max_bytes = \"9MB\"\nlatency = 0.5\n", "latency: max_bytes already sets"),
             ("max_bytes = \"9MB\"\nparts = [\"experts\"]\n", "max_bytes: experts are removed by ratio or count"),
+            ("drop_blocks = [1]\nrefit = true\n", "refit: layers around removed blocks are refitted on data"),
             ("latency = 1\n", "latency: found 1, expected a number above 0 and below 1"),
             ("ratio = 0.5\nmultiple = 0\n", "multiple: found 0, expected a whole number from 1"),
             ("ratio = 0.5\nfloor = 2\n", "floor: found 2"),

@@ -29,7 +29,8 @@ pub(super) fn share(before: &Graph, after: &Graph, limit: Option<u64>) -> Result
             let start = Instant::now();
             runs[which]().map(|()| start.elapsed().as_secs_f64())
         };
-        [time(0)?, time(1)?];
+        // Untimed: the first run prepares weights.
+        (0..2).try_for_each(|which| time(which).map(drop))?;
         let shares = (0..N_RUNS).map(|_| {
             let before = time(0)?;
             Ok(time(1)? / before.max(f64::MIN_POSITIVE))
@@ -61,4 +62,28 @@ fn runnable(graph: &Graph, device: &burn::tensor::Device) -> Result<impl Fn() ->
 #[cfg(not(feature = "model"))]
 pub(super) fn share(_before: &Graph, _after: &Graph, _limit: Option<u64>) -> Result<f64> {
     Err(Error::lacks_feature("model", "measure the latency"))
+}
+
+#[cfg(all(test, feature = "model"))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use briquette_formats::Checkpoint;
+    use briquette_graph::{Extents, graph_of};
+    use std::path::Path;
+
+    fn graph(tokens: usize) -> Graph {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models/bert-tiny");
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        graph_of(&checkpoint, Extents { tokens, ..Extents::default() }).unwrap().unwrap()
+    }
+
+    #[test]
+    fn two_networks_are_measured_within_the_limit() {
+        let (small, large) = (graph(4), graph(64));
+        let share = share(&large, &small, None).unwrap();
+        assert!(share > 0.0 && share.is_finite(), "{share}");
+        let error = super::share(&large, &small, Some(1000)).unwrap_err();
+        assert!(error.to_string().contains("the limit is 1000; use multiply_adds"), "{error}");
+    }
 }

@@ -1,4 +1,4 @@
-//! What a smaller network may take: multiply-adds, bytes or time.
+//! Limits of a smaller network: multiply-adds, bytes or time.
 
 use crate::transform::headed::{HeadedModel, n_multiply_adds};
 use briquette_core::Result;
@@ -8,12 +8,15 @@ use briquette_recipe::ShrinkLimit;
 /// Measures a smaller graph.
 pub(super) type Measure<'a> = &'a dyn Fn(&Graph) -> Result<f64>;
 
+/// A measure of its own.
+type OwnMeasure<'a> = Box<dyn Fn(&Graph) -> Result<f64> + 'a>;
+
 /// The most that a smaller network may take of what a measure counts.
 pub(super) struct Limit<'a> {
     /// The key of the recipe.
     pub(super) key: &'static str,
     pub(super) most: f64,
-    pub(super) measure: Box<dyn Fn(&Graph) -> Result<f64> + 'a>,
+    pub(super) measure: OwnMeasure<'a>,
     /// Formats an amount.
     pub(super) shown: fn(f64) -> String,
     /// Halvings of the range of ratios.
