@@ -5,7 +5,7 @@ use crate::op::{Composite, Op};
 
 /// A router and its experts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mixture {
+pub struct ExpertMixture {
     /// The common path of the experts: expert 0 has tensors below `PATH.0`.
     pub path: String,
     /// Weights with a row for each expert: the router's.
@@ -17,7 +17,7 @@ pub struct Mixture {
 }
 
 /// Returns the mixtures of a graph, in the order in which they run.
-pub fn mixtures(graph: &Graph) -> Vec<Mixture> {
+pub fn mixtures(graph: &Graph) -> Vec<ExpertMixture> {
     let of_node = |node: &crate::graph::Node| {
         let Op::Composite(Composite::SeparateExperts { routing, .. }) = &node.op else { return None };
         let logits = node.inputs.get(1)?;
@@ -26,7 +26,7 @@ pub fn mixtures(graph: &Graph) -> Vec<Mixture> {
         let router = graph.nodes.iter().find(is_router)?.weights().map(|(_, weight)| weight).collect();
         let matrices: Vec<WeightId> = node.weights().map(|(_, weight)| weight).collect();
         let experts = matrices.as_chunks::<3>().0.to_vec();
-        Some(Mixture { path: node.name.clone(), router, experts, top_k: routing.top_k })
+        Some(ExpertMixture { path: node.name.clone(), router, experts, top_k: routing.top_k })
     };
     graph.nodes.iter().filter_map(of_node).collect()
 }

@@ -39,7 +39,7 @@ pub fn unit_masks<M: Module>(
     names: &NameMap,
     units: &BTreeSet<UnitId>,
 ) -> Result<BTreeMap<String, Decision>> {
-    let known = Known::of(module, graph, names)?;
+    let known = UnitGraph::of(module, graph, names)?;
     let mut dropped: BTreeMap<WeightId, BTreeSet<usize>> = BTreeMap::new();
     for unit in units {
         let readers = known.readers(*unit)?;
@@ -63,7 +63,7 @@ pub fn unit_masks<M: Module>(
 /// - Config: the graph does not fit the module.
 /// - Io: a device does not return a tensor.
 pub fn unused_units<M: Module>(module: &M, graph: &Graph, names: &NameMap) -> Result<BTreeSet<UnitId>> {
-    let known = Known::of(module, graph, names)?;
+    let known = UnitGraph::of(module, graph, names)?;
     let mut zeros: BTreeMap<String, Vec<bool>> = BTreeMap::new();
     for_each_weight(module, |weight| {
         let n_columns = weight.rows.n_cols.max(1);
@@ -102,7 +102,7 @@ pub fn unused_units<M: Module>(module: &M, graph: &Graph, names: &NameMap) -> Re
 ///   number of groups.
 /// - Refused: a parameter is reparameterized.
 pub fn shrink<M: Module>(module: M, graph: &Graph, names: &NameMap, units: &BTreeSet<UnitId>) -> Result<M> {
-    let known = Known::of(&module, graph, names)?;
+    let known = UnitGraph::of(&module, graph, names)?;
     if let Some(parameter) = known.parameters.values().find(|parameter| parameter.reparameterized.is_some()) {
         let message = "has a mask, a grid or another reparameterization; call materialize() first";
         return Err(Error::refused(message).at(&parameter.path));
@@ -131,13 +131,13 @@ pub fn shrink<M: Module>(module: M, graph: &Graph, names: &NameMap, units: &BTre
 }
 
 /// A graph with its groups, and the parameter of each weight.
-struct Known<'g> {
+struct UnitGraph<'g> {
     graph: &'g Graph,
     couplings: Couplings,
     parameters: BTreeMap<WeightId, Parameter>,
 }
 
-impl<'g> Known<'g> {
+impl<'g> UnitGraph<'g> {
     fn of<M: Module>(module: &M, graph: &'g Graph, names: &NameMap) -> Result<Self> {
         let mut parameters = BTreeMap::new();
         for parameter in names.parameters(module)? {

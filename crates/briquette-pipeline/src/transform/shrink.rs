@@ -22,7 +22,7 @@ use briquette_core::{Error, Result};
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_formats::{Checkpoint, TensorInfo, TensorSource, model_config};
 use briquette_graph::coupling::{Couplings, UnitId, couplings};
-use briquette_graph::mixtures::Mixture;
+use briquette_graph::mixtures::ExpertMixture;
 use briquette_graph::{Config, Graph};
 use briquette_methods::prune::units::UnitScore;
 use briquette_recipe::{ModelStage, Recipe, ShrinkLimit, ShrinkStage, ShrinkTarget, StageKind, TransformStage};
@@ -194,7 +194,7 @@ impl Transform for ShrinkStage {
             workers.check_stop()?;
             latency::share(&before.graph, smaller, network.recipe.memory_limit)
         };
-        let experts = |model: &HeadedModel, mixture: &Mixture| {
+        let experts = |model: &HeadedModel, mixture: &ExpertMixture| {
             workers.check_stop()?;
             experts::scores(self, &Reader { checkpoint, model, statistics: network.statistics.as_ref() }, mixture)
         };

@@ -4,7 +4,7 @@ use super::HeadedModel;
 use briquette_core::{Error, Result};
 use briquette_formats::TensorInfo;
 use briquette_graph::families::shrunk_config::{ConfigChange, with_experts};
-use briquette_graph::mixtures::{Mixture, mixtures};
+use briquette_graph::mixtures::{ExpertMixture, mixtures};
 use std::collections::BTreeSet;
 
 impl HeadedModel {
@@ -26,7 +26,7 @@ impl HeadedModel {
             places.push(self.places[index]);
             kept_rows.extend(rows.map(|rows| (self.places[index], rows)));
         }
-        let left = |(mixture, removed): (&Mixture, &BTreeSet<usize>)| mixture.experts.len() - removed.len();
+        let left = |(mixture, removed): (&ExpertMixture, &BTreeSet<usize>)| mixture.experts.len() - removed.len();
         let left: Vec<usize> = found.iter().zip(removed).map(left).collect();
         let equal = left.first().copied().filter(|first| left.iter().all(|other| other == first));
         let ConfigChange { values, lost } = equal.map_or_else(ConfigChange::default, |n| with_experts(&self.config, n));
@@ -53,7 +53,7 @@ struct KeptTensor {
 /// Returns what remains of a tensor; `None` if its expert is removed.
 fn kept(
     info: &TensorInfo,
-    (found, removed): (&[Mixture], &[BTreeSet<usize>]),
+    (found, removed): (&[ExpertMixture], &[BTreeSet<usize>]),
     model: &HeadedModel,
 ) -> Result<Option<KeptTensor>> {
     for (mixture, removed) in found.iter().zip(removed) {

@@ -5,13 +5,13 @@ use crate::report::ShrunkGroup;
 use crate::transform::headed::HeadedModel;
 use briquette_core::{Error, Result, random};
 use briquette_graph::coupling::GroupKind;
-use briquette_graph::mixtures::{Mixture, mixtures};
+use briquette_graph::mixtures::{ExpertMixture, mixtures};
 use briquette_methods::prune::units::{UnitAmount, UnitScore, add_input_energies, smallest};
 use briquette_recipe::{ShrinkStage, ShrinkTarget};
 use std::collections::BTreeSet;
 
 /// Returns the score of each expert of a mixture.
-pub(super) type ScoreExperts<'a> = &'a dyn Fn(&HeadedModel, &Mixture) -> Result<Vec<f64>>;
+pub(super) type ScoreExperts<'a> = &'a dyn Fn(&HeadedModel, &ExpertMixture) -> Result<Vec<f64>>;
 
 /// Returns the model without the experts with the smallest scores, and what was removed.
 ///
@@ -56,7 +56,7 @@ pub(super) fn without(
 }
 
 /// Returns the number of experts to remove; a mixture keeps as many as run for each token.
-fn n_removed(stage: &ShrinkStage, amount: UnitAmount, mixture: &Mixture) -> Result<usize> {
+fn n_removed(stage: &ShrinkStage, amount: UnitAmount, mixture: &ExpertMixture) -> Result<usize> {
     let n = mixture.experts.len();
     let n_removed = stage.budget(amount, GroupKind::Experts).n_removed(n).unwrap_or(n);
     if n - n_removed < mixture.top_k {
@@ -71,7 +71,7 @@ fn n_removed(stage: &ShrinkStage, amount: UnitAmount, mixture: &Mixture) -> Resu
 }
 
 /// Returns scores by which the last experts are removed, as far as headers tell.
-pub(super) fn by_place(_: &HeadedModel, mixture: &Mixture) -> Result<Vec<f64>> {
+pub(super) fn by_place(_: &HeadedModel, mixture: &ExpertMixture) -> Result<Vec<f64>> {
     Ok((0..mixture.experts.len()).rev().map(|place| place as f64).collect())
 }
 
@@ -84,7 +84,7 @@ pub(super) fn by_place(_: &HeadedModel, mixture: &Mixture) -> Result<Vec<f64>> {
 /// - Input: no expert of the mixture has statistics.
 /// - Refused: a weight is not finite.
 /// - Io: a weight cannot be read.
-pub(super) fn scores(stage: &ShrinkStage, reader: &Reader, mixture: &Mixture) -> Result<Vec<f64>> {
+pub(super) fn scores(stage: &ShrinkStage, reader: &Reader, mixture: &ExpertMixture) -> Result<Vec<f64>> {
     let experts = 0..mixture.experts.len();
     match stage.score {
         UnitScore::Random(seed) => {
@@ -107,7 +107,7 @@ pub(super) fn scores(stage: &ShrinkStage, reader: &Reader, mixture: &Mixture) ->
     }
 }
 
-fn of_weights(score: UnitScore, reader: &Reader, mixture: &Mixture, expert: usize) -> Result<f64> {
+fn of_weights(score: UnitScore, reader: &Reader, mixture: &ExpertMixture, expert: usize) -> Result<f64> {
     let mut sum = 0.0;
     for weight in mixture.experts[expert] {
         let values = reader.values(weight)?;
@@ -119,7 +119,7 @@ fn of_weights(score: UnitScore, reader: &Reader, mixture: &Mixture, expert: usiz
 }
 
 /// Returns the score from statistics; `None` if the expert has none.
-fn of_inputs(score: UnitScore, reader: &Reader, mixture: &Mixture, expert: usize) -> Result<Option<f64>> {
+fn of_inputs(score: UnitScore, reader: &Reader, mixture: &ExpertMixture, expert: usize) -> Result<Option<f64>> {
     let [_, _, down] = mixture.experts[expert];
     let axis = InputAxis { weight: down, place: 0, axis: 1, inner: 1 };
     if !reader.has_stats(&axis) {

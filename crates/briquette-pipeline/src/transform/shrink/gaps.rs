@@ -64,20 +64,20 @@ mod run {
             let batches = run_batches(arch, &mut arch.input(checkpoint)?, &data, &spec, samples)?;
             let runner = || LayerwiseRunner::begin(checkpoint, arch, &device, batches.clone(), room, checkpoint);
             let dropped: BTreeSet<usize> = dropped.iter().copied().collect();
-            Runs { network, original: runner()?, smaller: runner()?, dropped }.run()
+            GapRuns { network, original: runner()?, smaller: runner()?, dropped }.run()
         })?;
         Ok(found.into_iter().map(|(index, values)| (checkpoint.tensors()[index].name.to_string(), values)).collect())
     }
 
     /// The run of the original network, and the run without the dropped blocks.
-    struct Runs<'r> {
+    struct GapRuns<'r> {
         network: &'r Network<'r>,
         original: LayerwiseRunner<'r>,
         smaller: LayerwiseRunner<'r>,
         dropped: BTreeSet<usize>,
     }
 
-    impl Runs<'_> {
+    impl GapRuns<'_> {
         fn run(mut self) -> Result<NewWeights> {
             let (checkpoint, options) = (self.network.checkpoint, self.network.options);
             let n_blocks = self.original.n_blocks();
