@@ -7,7 +7,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{FloatDType, Gradients, Tensor};
 use std::collections::BTreeMap;
 
-/// What is read of a parameter's gradient.
+/// A form in which a parameter's gradient is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GradientForm {
     /// `∂ℓ/∂w`.

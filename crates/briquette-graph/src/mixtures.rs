@@ -1,6 +1,6 @@
 //! Mixtures of experts whose tensors are stored one by one.
 
-use crate::graph::{Graph, Operand, WeightId};
+use crate::graph::{Graph, Node, Operand, WeightId};
 use crate::op::{Composite, Op};
 
 /// A router and its experts.
@@ -18,11 +18,10 @@ pub struct ExpertMixture {
 
 /// Returns the mixtures of a graph, in the order in which they run.
 pub fn mixtures(graph: &Graph) -> Vec<ExpertMixture> {
-    let of_node = |node: &crate::graph::Node| {
+    let of_node = |node: &Node| {
         let Op::Composite(Composite::SeparateExperts { routing, .. }) = &node.op else { return None };
         let logits = node.inputs.get(1)?;
-        let is_router =
-            |other: &&crate::graph::Node| other.outputs.iter().any(|value| Operand::from(*value) == *logits);
+        let is_router = |other: &&Node| other.outputs.iter().any(|value| Operand::from(*value) == *logits);
         let router = graph.nodes.iter().find(is_router)?.weights().map(|(_, weight)| weight).collect();
         let matrices: Vec<WeightId> = node.weights().map(|(_, weight)| weight).collect();
         let experts = matrices.as_chunks::<3>().0.to_vec();

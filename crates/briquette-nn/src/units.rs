@@ -1,9 +1,9 @@
 //! Structured pruning of burn modules: coupled channels and heads are masked during training, and removed afterwards.
 
 use crate::NameMap;
-use crate::module::{Parameter, Trail};
+use crate::module::{Kind, Parameter, Trail};
 use crate::weights::for_each_weight;
-use briquette_core::{Decision, Error, Mask, Result};
+use briquette_core::{DType, Decision, Error, Mask, Result};
 use briquette_formats::TensorInfo;
 use briquette_graph::coupling::{Couplings, UnitId, couplings};
 use briquette_graph::op::{Composite, Primitive};
@@ -21,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn tensor_infos<M: Module>(module: &M, names: &NameMap) -> Result<Vec<TensorInfo>> {
     let of = |parameter: Parameter| {
         let shape = shape_in_files(&parameter, names);
-        TensorInfo::checked(names.file_name(&parameter), briquette_core::DType::F32, shape)
+        TensorInfo::checked(names.file_name(&parameter), DType::F32, shape)
     };
-    let floats = names.parameters(module)?.into_iter().filter(|one| one.kind == crate::module::Kind::Float);
+    let floats = names.parameters(module)?.into_iter().filter(|one| one.kind == Kind::Float);
     floats.map(of).collect()
 }
 

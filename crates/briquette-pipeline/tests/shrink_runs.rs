@@ -24,7 +24,7 @@ fn the_layer_before_removed_blocks_takes_up_what_they_did() {
         let output = directory.path().join(name);
         let stages = format!("{tables}{}", shrink(&format!("drop_blocks = [1]\n{keys}")));
         let report = run(&recipe(&model, &output, &stages), &RunOptions::default()).unwrap();
-        (report.shrunk[0].n_gaps, output)
+        (report.shrunk[0].n_refitted_blocks, output)
     };
     let data = format!("[calibration]\ndata = {:?}\nmax_length = 32\n", text.display().to_string());
     let ((none, plain), (one, refitted)) = (without("plain", "", ""), without("refitted", "", &data));

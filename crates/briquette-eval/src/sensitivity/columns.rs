@@ -5,7 +5,7 @@ use briquette_core::{Error, InputStats, OutputAxis, Result};
 use briquette_nn::NameMap;
 use burn::module::Module;
 use burn::tensor::Gradients;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Adds `(Σ_o w[o,i]·∂ℓ/∂w[o,i])²` of a batch for each input `i` of these layers.
 ///
@@ -20,7 +20,7 @@ pub(super) fn add<M: Module>(
     gradients: &Gradients,
 ) -> Result<()> {
     let layer_of = |name: &str| name.strip_suffix(".weight").unwrap_or(name).to_string();
-    let known: std::collections::BTreeSet<String> = layers.keys().cloned().collect();
+    let known: BTreeSet<String> = layers.keys().cloned().collect();
     let wants = |_: &_, name: &str| known.contains(&layer_of(name));
     each_gradient(network, names, (gradients, GradientForm::TimesWeight), wants, &mut |parameter, name, values| {
         let Some(stats) = layers.get_mut(&layer_of(name)) else { return Ok(()) };

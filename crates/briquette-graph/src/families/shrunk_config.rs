@@ -35,8 +35,16 @@ const LISTS: [&str; 2] = ["layer_types", "no_rope_layers"];
 impl SizeKeys {
     fn of(config: &Config) -> Self {
         let llama = Some(("num_attention_heads", Some("num_key_value_heads"), "head_dim"));
-        let keys = |inner, heads, blocks| Self { inner: Some(inner), heads, width: None, blocks };
-        let found = match config.model_type().unwrap_or_default() {
+        let widths = [
+            ("n_embd", "n_head"),
+            ("dim", "n_heads"),
+            ("d_model", "num_heads"),
+            ("hidden_size", "num_attention_heads"),
+        ];
+        let has = |(width, heads): &(&str, &str)| config.number(width).is_some() && config.number(heads).is_some();
+        let width = widths.into_iter().find(has);
+        let keys = |inner, heads, blocks| Self { inner: Some(inner), heads, width, blocks };
+        match config.model_type().unwrap_or_default() {
             "gpt2" => keys("n_inner", None, "n_layer"),
             "nomic_bert" if config.number("n_inner").is_some() => keys("n_inner", None, "n_layer"),
             "opt" => keys("ffn_dim", None, "num_hidden_layers"),
@@ -45,17 +53,9 @@ impl SizeKeys {
             "qwen3_moe" => keys("moe_intermediate_size", llama, "num_hidden_layers"),
             "llama" | "mistral" | "qwen2" | "qwen3" | "phi3" | "smollm3" | "granite" | "mixtral" | "gemma"
             | "gemma2" | "gemma3" | "gemma3_text" => keys("intermediate_size", llama, "num_hidden_layers"),
-            "dinov2" | "swin" => Self { inner: None, heads: None, width: None, blocks: "num_hidden_layers" },
+            "dinov2" | "swin" => Self { inner: None, heads: None, width, blocks: "num_hidden_layers" },
             _ => keys("intermediate_size", None, "num_hidden_layers"),
-        };
-        let widths = [
-            ("n_embd", "n_head"),
-            ("dim", "n_heads"),
-            ("d_model", "num_heads"),
-            ("hidden_size", "num_attention_heads"),
-        ];
-        let has = |(width, heads): &(&str, &str)| config.number(width).is_some() && config.number(heads).is_some();
-        Self { width: widths.into_iter().find(has), ..found }
+        }
     }
 }
 

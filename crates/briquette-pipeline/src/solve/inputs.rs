@@ -46,10 +46,10 @@ pub(crate) fn layers_of_original(
 
 /// Returns whether a calibration gathers input statistics for stages. Ranges of static activations need none.
 pub(super) fn gathers_inputs(recipe: &Recipe) -> bool {
-    let has_stages = !recipe.stages.is_empty();
-    has_stages
-        && recipe.calibration.is_some()
-        && (recipe.asked.needs_statistics() || !recipe.asked.has_static_activations())
+    let asked = &recipe.asked;
+    let of_budget = asked.budget.is_some() && !asked.has_static_activations();
+    let is_needed = asked.tensors_need_statistics() || of_budget;
+    is_needed && recipe.calibration.is_some() && !recipe.stages.is_empty()
 }
 
 /// The name of the file with statistics that are gathered before the plan.

@@ -183,7 +183,7 @@ impl HeadedModel {
                 None => Ok(SmallerModel { model, kept, lost }),
                 Some(node) => wrong(&format!(": node {node:?} differs")),
             },
-            // What the family advises does not help here.
+            // The remedy of the family is for a damaged config.json.
             Err(error) => wrong(&format!(" ({})", error.message.split(';').next().unwrap_or_default())),
         }
     }

@@ -168,7 +168,7 @@ impl ShrinkPlan {
             multiply_adds: [n_multiply_adds(old), n_multiply_adds(new)],
             tensor_bytes: [bytes(&before.infos), bytes(&after.model.infos)],
             n_refitted,
-            n_gaps: 0,
+            n_refitted_blocks: 0,
             n_biases: 0,
             config: after.model.changes.iter().map(|(key, value)| (key.clone(), value.to_string())).collect(),
             lost: after.lost.clone(),
@@ -223,7 +223,7 @@ impl Transform for ShrinkStage {
         };
         let report = ShrinkReport {
             n_biases: absorbed.len(),
-            n_gaps: before_gaps.len(),
+            n_refitted_blocks: before_gaps.len(),
             ..plan.report(&before, &smaller, &removed, refitted.len())
         };
         let report = serde_json::to_value(report).map_err(|error| Error::bug(format!("the report: {error}")))?;

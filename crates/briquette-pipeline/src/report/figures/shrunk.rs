@@ -18,9 +18,9 @@ pub struct ShrinkReport {
     pub tensor_bytes: [u64; 2],
     /// The number of layers whose weights were refitted.
     pub n_refitted: usize,
-    /// The number of layers that were refitted to take up what removed blocks did.
+    /// The number of blocks whose last layer was refitted to take up what removed blocks did.
     #[serde(default)]
-    pub n_gaps: usize,
+    pub n_refitted_blocks: usize,
     /// The number of biases that took up the mean of removed inputs.
     #[serde(default)]
     pub n_biases: usize,
@@ -69,10 +69,10 @@ impl ShrinkReport {
         if self.n_refitted > 0 {
             lines.push(format!("{} layers that read removed units are refitted by least squares.", self.n_refitted));
         }
-        if self.n_gaps > 0 {
+        if self.n_refitted_blocks > 0 {
             lines.push(format!(
-                "{} layers around removed blocks are refitted, to take up what the blocks did.",
-                self.n_gaps
+                "The last layers of {} blocks are refitted, to take up what the removed blocks did.",
+                self.n_refitted_blocks
             ));
         }
         if self.n_biases > 0 {

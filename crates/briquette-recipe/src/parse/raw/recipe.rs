@@ -46,6 +46,12 @@ impl RawRecipe {
         self.stage.iter().any(RawStage::needs_statistics)
     }
 
+    /// Returns whether a stage that changes each tensor by itself needs input statistics. Stages that change the network use their own.
+    pub fn tensors_need_statistics(&self) -> bool {
+        let changes_network = |stage: &&RawStage| matches!(stage.kind(), Some(StageKind::Shrink | StageKind::Fold));
+        self.stage.iter().filter(|stage| !changes_network(stage)).any(RawStage::needs_statistics)
+    }
+
     /// Returns whether layers get static int8 activations.
     pub fn has_static_activations(&self) -> bool {
         let is_static = |stage: &RawStage| matches!(&stage.keys, StageKeys::Quantize(keys) if keys.is_static());
