@@ -29,6 +29,21 @@ fn flags_shrink_and_quantize_a_network_that_every_command_reads() {
 }
 
 #[test]
+fn a_plan_whose_sizes_are_not_known_gives_a_bound() {
+    let sandbox = Sandbox::with("digits");
+    let head = "[model]\npath = \"digits\"\n[output]\npath = \"out\"\nformat = \"dense\"\n[[stage]]\nkind =";
+    let plan = |stage: &str| {
+        sandbox.write("recipe.toml", format!("{head} {stage}\n"));
+        sandbox.json("plan recipe.toml")["prediction_is_exact"].as_bool().unwrap()
+    };
+    assert!(plan("\"shrink\"\nratio = 0.25"));
+    assert!(!plan("\"shrink\"\nratio = 0.25\nscope = \"global\""));
+    assert!(!plan("\"shrink\"\nlatency = 0.8"));
+    assert!(!plan("\"factorize\"\nbytes = 0.5"));
+    assert!(sandbox.ok("plan recipe.toml").stdout.contains("predicted weight files: at most"));
+}
+
+#[test]
 fn wrong_flags_are_one_line() {
     let sandbox = Sandbox::with("digits");
     let cases = [

@@ -13,7 +13,7 @@ use briquette::pipeline::budget;
 use briquette::pipeline::distill::student_of;
 use briquette::pipeline::inspect::notes_of;
 use briquette::pipeline::memory::Needs;
-use briquette::pipeline::recipe::Target;
+use briquette::pipeline::recipe::{ModelStage, RecipePart, Target};
 use briquette::pipeline::report::AllocationReport;
 use briquette::pipeline::transform;
 use briquette::plan::{notes, plan_of};
@@ -52,6 +52,9 @@ pub(super) fn plan(common: &Common, model: &Path, what: &What, is_all: bool) -> 
     };
     let plan = plan_of(&recipe, &checkpoint, student.as_deref(), &Stop::default())?;
     let mut prediction = plan.predict()?;
+    // A plan that ends at a transform has the tensors before it, which do not become larger.
+    let is_transform = |part: &RecipePart| matches!(part.then, ModelStage::Transform(_));
+    prediction.is_exact &= student.is_some() || !recipe.parts.iter().any(is_transform);
     if let Some(&Target::Bytes(most)) = recipe.budget.as_ref().map(|budget| &budget.target) {
         prediction.n_bytes = prediction.n_bytes.min(most);
     }

@@ -140,6 +140,16 @@ mod tests {
     const WANDA: &str = "[[stage]]\nkind = \"prune\"\nmethod = \"wanda\"\nsparsity = 0.5\n";
 
     #[test]
+    fn a_refit_of_blocks_does_not_calibrate_later_stages() {
+        let asked = |stages: &str| recipe(&format!("[calibration]\ndata = \"t\"\n{stages}")).unwrap().asked;
+        let drop = "[[stage]]\nkind = \"shrink\"\ndrop_blocks = [1]\n";
+        let int8 = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\n";
+        let (plain, compensated) = (asked(&format!("{drop}{int8}")), asked(&format!("{drop}{GPTQ}")));
+        assert!(plain.needs_statistics() && !plain.tensors_need_statistics());
+        assert!(compensated.tensors_need_statistics());
+    }
+
+    #[test]
     fn error_compensation_runs_block_by_block() {
         let asked = |stages: &str, keys: &str| -> CalibrationRun {
             recipe(&format!("[calibration]\ndata = \"t\"\n{keys}{stages}")).unwrap().calibration.unwrap()
