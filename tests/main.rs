@@ -57,6 +57,8 @@ mod minilm;
 mod narrow;
 mod on_policy;
 mod onnx;
+#[cfg(feature = "model")]
+mod onnx_grids;
 mod onnx_outputs;
 mod onnx_static;
 mod out_of_memory;

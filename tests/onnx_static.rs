@@ -7,7 +7,7 @@ use briquette::formats::InputFile;
 use briquette::formats::onnx::{AttributeValue, Model, Node};
 use std::collections::BTreeMap;
 
-const DATA: &str = "digits-data.safetensors";
+pub(crate) const DATA: &str = "digits-data.safetensors";
 const EXPORT: &str = "export digits --to onnx --quantize int8-static";
 
 /// Returns a sandbox with the digits network and its data.
@@ -18,16 +18,16 @@ pub(crate) fn digits() -> Sandbox {
 }
 
 /// Extents and elements of a value.
-type Array = (Vec<usize>, Vec<f64>);
+pub(crate) type Array = (Vec<usize>, Vec<f64>);
 
 /// A model of one image a run, as ONNX defines its operators.
-struct Interpreter {
+pub(crate) struct Interpreter {
     model: Model,
-    constants: BTreeMap<String, Array>,
+    pub(crate) constants: BTreeMap<String, Array>,
 }
 
 impl Interpreter {
-    fn open(sandbox: &Sandbox, name: &str) -> Self {
+    pub(crate) fn open(sandbox: &Sandbox, name: &str) -> Self {
         let file = InputFile::open(&sandbox.path(name)).unwrap();
         let model = Model::read(&file).unwrap();
         let constant = |tensor: &briquette::formats::onnx::Tensor| {
@@ -38,7 +38,7 @@ impl Interpreter {
         Self { model, constants }
     }
 
-    fn logits(&self, image: Array) -> Vec<f64> {
+    pub(crate) fn logits(&self, image: Array) -> Vec<f64> {
         let mut values = self.constants.clone();
         values.insert("pixel_values".into(), image);
         for node in &self.model.graph.nodes {
@@ -114,7 +114,7 @@ fn max_pool((shape, x): &Array) -> Array {
     (vec![1, n, height, width], (0..n * height * width).map(largest).collect())
 }
 
-fn best(logits: &[f64]) -> usize {
+pub(crate) fn best(logits: &[f64]) -> usize {
     (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap()
 }
 

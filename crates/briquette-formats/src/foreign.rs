@@ -32,6 +32,13 @@ pub enum ForeignLayout {
         /// Bits of a zero point: a divisor of 32, less than 32.
         n_bits: usize,
     },
+    /// 8-bit codes of a matrix, column after column.
+    Transposed {
+        /// Rows of the matrix.
+        n_rows: usize,
+        /// Codes in a row.
+        n_cols: usize,
+    },
     /// BF16 in the file, F32 in Briquette's layout.
     Bf16,
     /// Interleaved with other parts by [`weave`].
@@ -101,6 +108,15 @@ impl ForeignLayout {
                     zero_of(words[(bit / 32 - first_word) * n_groups + group] >> (bit % 32), n_bits)
                 }));
             }
+            Self::Transposed { n_rows, n_cols } => {
+                let rows = range.start / n_cols.max(1)..range.end / n_cols.max(1);
+                let (before, n) = (out.len(), rows.len());
+                out.resize(before + n * n_cols, 0);
+                for column in 0..n_cols {
+                    let codes = fetch(column * n_rows + rows.start..column * n_rows + rows.end)?;
+                    (0..n).for_each(|row| out[before + row * n_cols + column] = codes[row]);
+                }
+            }
             Self::BlockLayout(blocks) => {
                 let n_bytes = blocks.n_bytes().max(1);
                 let (first, end) = (range.start / n_bytes, range.end.div_ceil(n_bytes));
@@ -163,6 +179,9 @@ mod tests {
     fn the_padding_of_each_row_is_dropped() {
         let rows = [1, 2, 3, 0, 5, 6, 7, 0];
         assert_eq!(read(ForeignLayout::Words { row_bytes: 3, pitch: 4, flip: 0 }, &rows, 0..6), [1, 2, 3, 5, 6, 7]);
+        let columns = [1, 4, 7, 2, 5, 8];
+        assert_eq!(read(ForeignLayout::Transposed { n_rows: 3, n_cols: 2 }, &columns, 0..6), [1, 2, 4, 5, 7, 8]);
+        assert_eq!(read(ForeignLayout::Transposed { n_rows: 3, n_cols: 2 }, &columns, 2..4), [4, 5]);
         assert_eq!(read(ForeignLayout::Words { row_bytes: 3, pitch: 4, flip: 0x80 }, &rows, 3..6), [0x85, 0x86, 0x87]);
     }
 

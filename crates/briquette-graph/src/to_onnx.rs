@@ -15,6 +15,7 @@ mod experts;
 mod factors;
 mod file_network;
 mod functions;
+mod grids;
 mod half_floats;
 mod inputs;
 mod linear;

@@ -5,7 +5,9 @@
 use briquette_core::Result;
 use briquette_formats::onnx_write::{OnnxData, OnnxModel, OnnxNode, OnnxType};
 use briquette_formats::{Checkpoint, TensorSource};
+use briquette_graph::fixed_values::{FixedGrids, fixed_values};
 use briquette_graph::onnx::{InputDims, import_named};
+use briquette_graph::op::FixedGrid;
 use briquette_graph::to_onnx::static_int8::{self, ActivationScale, LayerCodes, StaticKind, StaticPlan, ValueScale};
 use briquette_graph::to_onnx::{LinearForm, OnnxFloat, OnnxNetwork, TableForm, WeightForms, file_network, to_onnx};
 use briquette_graph::{Extents, Weight, known_graph_of};
@@ -46,6 +48,44 @@ fn finished(plan: StaticPlan) -> OnnxNetwork {
         .map(|layer| LayerCodes { scales: vec![1.0; n_out(layer.weight)], bias: vec![5; n_out(layer.weight)] })
         .collect();
     static_int8::finish(plan, &scales, &codes).unwrap()
+}
+
+/// Returns the model of a family whose values are on one grid, with scales of 1 for weights.
+fn on_grids(name: &str, grid: FixedGrid) -> OnnxModel {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/families").join(name);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let build = |extents: Extents| {
+        let graph = known_graph_of(&checkpoint, &extents.into())?;
+        let names = fixed_values(&graph, &|_| true)?.into_iter().map(|fixed| graph.values[fixed.value.0].clone());
+        let values = names.map(|name| (name, grid)).collect();
+        let weights = graph.weights.iter().map(|weight| weight.name.clone()).collect();
+        FixedGrids { values, weights, layers: BTreeMap::new() }.apply(graph)
+    };
+    let plan = static_int8::paired(to_onnx(&build, OnnxFloat::F32, &Floats).unwrap(), &|_| true).unwrap();
+    assert!(!plan.layers.is_empty() && plan.scales.iter().all(|scale| *scale == grid.scale), "{name}");
+    let graph = &plan.network().graph;
+    let n_out = |layer: &static_int8::StaticLayer| graph.weights[layer.weight.0].shape.0[0];
+    let codes = |n: usize| LayerCodes { scales: vec![1.0; n], bias: vec![5; n] };
+    let codes: Vec<LayerCodes> = plan.layers.iter().map(|layer| codes(n_out(layer))).collect();
+    plan.finish(&codes).model
+}
+
+#[test]
+fn values_on_grids_have_pairs_and_bounds_replace_functions() {
+    let grid = |scale, zero| FixedGrid { scale, zero, codes: [0, 255] };
+    let functions = |model: &OnnxModel| ["Relu", "Clip", "BatchNormalization"].map(|op| count(model, op));
+    for name in ["resnet", "mobilenet_v2-transformers", "efficientnet_lite", "mobilenet_v3-small", "vgg_bn", "densenet"]
+    {
+        let model = on_grids(name, grid(0.02, 3));
+        check(&model);
+        assert!(count(&model, "QuantizeLinear") > 5, "{name}");
+    }
+    assert_eq!(functions(&on_grids("resnet-basic", grid(0.1, 0))), [0; 3]);
+    assert_eq!(functions(&on_grids("mobilenet_v2", grid(6.0 / 255.0, 0))), [0; 3]);
+    // A grid with values that the function changes needs the function.
+    let [relu, ..] = functions(&on_grids("resnet-basic", grid(0.1, 3)));
+    let [_, clip, _] = functions(&on_grids("mobilenet_v2", grid(0.1, 0)));
+    assert!(relu > 3 && clip > 10, "{relu} {clip}");
 }
 
 fn count(model: &OnnxModel, op: &str) -> usize {

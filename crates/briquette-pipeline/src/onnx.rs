@@ -1,6 +1,7 @@
 //! Writes a model of a known family, or the network of an ONNX model with codes, as ONNX: a directory with `model.onnx`, the model's small files and `SHA256SUMS`.
 
 mod bytes;
+mod counts;
 mod forms;
 mod half_floats;
 mod pack;
@@ -19,7 +20,8 @@ use briquette_formats::onnx_write::{
     LARGEST_FILE, MODEL_FILE, OnnxData, OnnxModel, OnnxTensor, OnnxValue, check_onnx, write_onnx,
 };
 use briquette_formats::{
-    Checkpoint, Choice, Draft, InputFile, TensorSource, companions, model_config, model_dir, presence, sums,
+    ActivationGrids, Checkpoint, Choice, Draft, InputFile, TensorSource, companions, model_config, model_dir, presence,
+    sums,
 };
 use briquette_graph::onnx::{InputDims, RunnableModel, import_named};
 use briquette_graph::to_onnx::static_int8::{StaticPlan, plan as plan_static};
@@ -92,6 +94,8 @@ pub struct OnnxExport {
     pub weights: BTreeMap<&'static str, usize>,
     /// Number of groups of layers whose inputs are multiplied by a vector from input statistics.
     pub n_input_scales: usize,
+    /// Number of values that are rounded to a fixed grid.
+    pub n_grids: usize,
     /// Figures of the calibration of static activations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calibration: Option<StaticFigures>,
@@ -103,7 +107,7 @@ pub struct OnnxExport {
 
 /// Writes a model as ONNX. The directory appears when it is complete and was read again.
 ///
-/// int8 codes with dynamic activations become integer products, int8 codes alone are dequantized in the model, and codes in groups
+/// int8 codes with dynamic or fixed activations become integer products, int8 codes alone are dequantized in the model, and codes in groups
 /// of 16, 32, 64, .. of 4 or 8 bits become `MatMulNBits` of `com.microsoft`; all codes are kept. Other weights are written as floats.
 ///
 /// # Errors
@@ -113,7 +117,7 @@ pub struct OnnxExport {
 pub fn export(request: &OnnxRequest, options: &RunOptions) -> Result<OnnxExport> {
     let checkpoint = Checkpoint::open_as(&request.model, &request.choice)?;
     let at_model = |error: Error| error.at(shown_path(&request.model));
-    check_exportable(&checkpoint).map_err(at_model)?;
+    check_exportable(&checkpoint, request).map_err(at_model)?;
     let files = checkpoint.files();
     let inputs: Vec<&Path> = files.iter().map(|file| file.path()).chain([request.model.as_path()]).collect();
     let draft = Draft::create(&request.output, &inputs, options.force)?;
@@ -156,11 +160,14 @@ impl<'a> CodedNetwork<'a> {
         let at_model = |error: Error| error.at(shown_path(&request.model));
         let of = |forms: &dyn WeightForms| to_onnx(&build, request.float, forms).map_err(at_model);
         match &request.int8 {
-            None => Ok(Self {
-                network: of(&StoredForms::of(checkpoint, request.has_own_operators)?)?,
-                codes: None,
-                calibration: None,
-            }),
+            None => {
+                let network = of(&StoredForms::of(checkpoint, request.has_own_operators)?)?;
+                if ActivationGrids::of(checkpoint)?.values.is_empty() {
+                    return Ok(Self { network, codes: None, calibration: None });
+                }
+                let (network, layers) = static_int8::with_stored_codes(checkpoint, network, options)?;
+                Ok(Self { network, codes: Some(layers), calibration: None })
+            }
             Some(OnnxInt8::Dynamic(how)) => {
                 let layers = QuantizedLayers::new(checkpoint, how, options)?;
                 Ok(Self { network: of(&layers)?, codes: Some(Box::new(layers)), calibration: None })
@@ -220,22 +227,29 @@ pub fn is_onnx_model(model: &Path, choice: &Choice) -> Result<bool> {
     Ok(Checkpoint::open_as(model, choice)?.onnx_file().is_some())
 }
 
-/// Refuses codes of programs that this one does not decode, and grids of activations.
-fn check_exportable(checkpoint: &Checkpoint) -> Result<()> {
+/// Refuses codes of programs that this one does not decode, and other codes or types for a model with grids of activations.
+fn check_exportable(checkpoint: &Checkpoint, request: &OnnxRequest) -> Result<()> {
     if let Some(method) = checkpoint.quantized_by() {
         let message = format!(
             "the model is already quantized ({method}), which Briquette cannot decode; start from the original weights"
         );
         return Err(Error::refused(message));
     }
-    if checkpoint.network_file().is_some() {
+    if checkpoint.static_weights().next().is_none() {
         return Ok(());
     }
-    if checkpoint.static_weights().next().is_some() {
-        let message = "found static int8 activations; export the original model with --to onnx, and --quantize int8-static --data PATH for a convolutional network or int8-dynamic for another";
-        return Err(Error::input(message));
+    if request.int8.is_some() {
+        let message = "--quantize: found a model with static int8 activations, expected a model without codes; remove --quantize to keep its codes, or export the original model";
+        return Err(Error::config(message));
     }
-    Ok(())
+    match request.float {
+        OnnxFloat::F32 => Ok(()),
+        OnnxFloat::F16 => {
+            let message =
+                "--cast: found f16 for a model with static int8 activations, whose other values are f32; remove it";
+            Err(Error::config(message))
+        }
+    }
 }
 
 /// How the model was made: the recipe of an output of Briquette, and the format of the source.
@@ -289,8 +303,9 @@ fn fill(
         n_nodes: model.nodes.len(),
         inputs: names(&model.inputs),
         outputs: names(&model.outputs),
-        weights: counts(network),
+        weights: counts::counts(network),
         n_input_scales: weights.iter().filter(|weight| weight.bytes == WeightBytes::InputScales).count(),
+        n_grids: counts::n_grids(model),
         calibration: None,
         model_bytes: written.model_bytes,
         data_bytes: written.data_bytes,
@@ -303,26 +318,6 @@ fn names(values: &[OnnxValue]) -> Vec<String> {
 
 fn streamed(model: &OnnxModel) -> impl Iterator<Item = &OnnxTensor> {
     model.tensors.iter().filter(|tensor| matches!(tensor.data, OnnxData::Streamed(_)))
-}
-
-/// Counts weights by form. Scales belong to their codes.
-fn counts(network: &OnnxNetwork) -> BTreeMap<&'static str, usize> {
-    let has = |op: &str| network.model.nodes.iter().any(|node| node.op == op);
-    let (is_dynamic, is_static) = (has("MatMulInteger"), has("QuantizeLinear"));
-    let mut found = BTreeMap::new();
-    for weight in &network.weights {
-        let form = match weight.bytes {
-            WeightBytes::Stored | WeightBytes::Floats | WeightBytes::TransposedFloats => "float",
-            WeightBytes::HalfFloats => "f16",
-            WeightBytes::TransposedCodes if is_dynamic => "int8-dynamic",
-            WeightBytes::Codes | WeightBytes::TransposedCodes if is_static => "int8-static",
-            WeightBytes::Codes | WeightBytes::TransposedCodes => "int8",
-            WeightBytes::Blocks | WeightBytes::TransposedBlocks => "blocks",
-            _ => continue,
-        };
-        *found.entry(form).or_default() += 1;
-    }
-    found
 }
 
 /// Marks the directory as an output of Briquette, which may be replaced and verified.

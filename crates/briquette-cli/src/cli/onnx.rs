@@ -22,7 +22,7 @@ pub(super) const FORMAT: &str = "onnx";
 /// Flags that only ONNX has.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct OnnxArgs {
-    /// Compute codes for ONNX: int8-dynamic (linear layers and tables) or int8-static (convolutional networks)
+    /// Compute codes for ONNX: int8-dynamic (linear layers and tables) or int8-static (convolutional networks); a model with codes keeps its own
     #[arg(long, value_name = "SCHEME")]
     quantize: Option<String>,
     /// Input statistics from `briquette calibrate`, to scale the inputs of int8-dynamic layers in ONNX
@@ -187,7 +187,11 @@ fn exported_text(found: &OnnxExport) -> String {
         }
         (true, _) => "inputs of int8-dynamic layers are scaled by their statistics\n",
     };
-    let calibration = found.calibration.as_ref().map_or_else(String::new, |of| {
+    let given = match found.n_grids {
+        0 => String::new(),
+        n => format!("activations: uint8, on {n} grids of the model\n"),
+    };
+    let calibration = found.calibration.as_ref().map_or(given, |of| {
         let skipped = if of.n_skipped > 0 { format!("; {} could not be decoded", of.n_skipped) } else { String::new() };
         format!("activations: uint8, {} ranges by {} from {} images{skipped}\n", of.n_ranges, of.range, of.n_items)
     });

@@ -1,5 +1,6 @@
 //! The tensors of a quantized ONNX model, with the weights that its nodes decode as codes.
 
+use crate::foreign::ForeignLayout;
 use crate::onnx::CodedWeight;
 use crate::plain::PlainFiles;
 use crate::stored::{PartBytes, StoredDir, StoredTensor};
@@ -25,12 +26,20 @@ pub(super) fn stored(plain: PlainFiles, coded: &BTreeMap<String, CodedWeight>) -
             return Ok(tensor_of(info.clone(), Coding::DENSE, vec![(Part::Weight, place(&info.name)?)]));
         };
         let grouping = if codes.is_by_tensor { Grouping::Tensor } else { Grouping::Row };
-        let parts = vec![(Part::Codes, place(&info.name)?), (Part::Scale, place(&codes.scale)?)];
+        let axis = if codes.is_turned { OutputAxis::Last } else { OutputAxis::First };
+        let own = match (place(&info.name)?, &info.shape.0[..]) {
+            (PartBytes::File { file, offset }, &[n_in, n_out]) if codes.is_turned => {
+                let layout = Box::new(ForeignLayout::Transposed { n_rows: n_out, n_cols: n_in });
+                PartBytes::Foreign { file, offset, layout }
+            }
+            (own, _) => own,
+        };
+        let parts = vec![(Part::Codes, own), (Part::Scale, place(&codes.scale)?)];
         let codes =
             Codes { bits: 8, grid: GridKind::SymmetricFull, grouping, scale: ScaleType::F32, has_columns: false };
         let info = TensorInfo::checked(info.name.to_string(), DType::F32, info.shape.0.clone())?;
         let tensor = tensor_of(info, Coding { storage: Storage::Dense, codes: Some(codes) }, parts);
-        Ok(StoredTensor { activations: Some(ActivationRounding::Fixed), ..tensor })
+        Ok(StoredTensor { axis, activations: Some(ActivationRounding::Fixed), ..tensor })
     };
     let at = |info: &TensorInfo| tensor(info).map_err(|error: Error| error.at(format_args!("tensor {:?}", info.name)));
     let tensors = plain.tensors().iter().map(at).collect::<Result<Vec<_>>>()?;

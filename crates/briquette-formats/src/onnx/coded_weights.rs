@@ -14,14 +14,16 @@ const MAX_SCALES: usize = 1 << 20;
 pub struct CodedWeight {
     /// The name of the tensor of scales, in f32.
     pub scale: String,
-    /// Whether one scale serves all outputs, which the first axis counts.
+    /// Whether one scale serves all outputs.
     pub is_by_tensor: bool,
+    /// Whether the last axis of the matrix counts outputs instead of the first.
+    pub is_turned: bool,
 }
 
 /// Returns the int8 tensors of a graph that only `DequantizeLinear` nodes of one scale read, by name.
 ///
-/// Zero points must be 0. Tensors with other types or zero points, and with scales of blocks or of another axis than the first,
-/// are left out.
+/// Zero points must be 0. Tensors with other types or zero points, and with scales of blocks or of another axis than the first
+/// (of matrices also the second), are left out.
 ///
 /// # Errors
 /// Io: the file cannot be read. Input: a zero point is damaged.
@@ -61,7 +63,9 @@ fn coded_weight<'a>(
     let axis = integer("axis", 1);
     let axis = if axis < 0 { axis + rank } else { axis };
     let is_by_tensor = scale.n_elements() == Some(1);
-    let is_by_output = axis == 0 && scale.shape.first() == codes.shape.first();
+    let is_turned = !is_by_tensor && axis == 1 && rank == 2;
+    let axis = usize::try_from(axis).ok().filter(|axis| *axis == 0 || is_turned);
+    let is_by_output = axis.is_some_and(|axis| scale.shape.first() == codes.shape.get(axis));
     let has_types = codes.dtype() == Some(DType::I8) && scale.dtype() == Some(DType::F32) && rank >= 2;
     if !has_types || integer("block_size", 0) != 0 || !(is_by_tensor || is_by_output) {
         return Ok(None);
@@ -72,5 +76,5 @@ fn coded_weight<'a>(
             return Ok(None);
         }
     }
-    Ok(Some((node.inputs[0].as_str(), CodedWeight { scale: node.inputs[1].clone(), is_by_tensor })))
+    Ok(Some((node.inputs[0].as_str(), CodedWeight { scale: node.inputs[1].clone(), is_by_tensor, is_turned })))
 }

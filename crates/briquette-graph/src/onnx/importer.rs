@@ -122,6 +122,12 @@ impl<'a> Importer<'a> {
         Some(Item::Tensor(self.tensors.len() - 1))
     }
 
+    /// Returns whether a tensor is decoded with a scale for each element of its last axis.
+    pub(super) fn has_turned_codes(&self, index: usize) -> bool {
+        let GivenTensor { name, is_decoded, .. } = &self.tensors[index];
+        *is_decoded && self.coded.get(name).is_some_and(|coded| coded.is_turned)
+    }
+
     /// Begins a graph inside of a node. Its names are forgotten by [`leave`](Self::leave).
     pub(super) fn enter(&mut self, graph: &str) -> SubgraphScope<'a> {
         let inner = format!("{}/{}/{graph}", self.scope, self.place);

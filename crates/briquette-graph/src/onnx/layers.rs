@@ -132,6 +132,8 @@ fn matrix(to: &mut Importer, item: &Item, is_turned: bool) -> Option<Operand> {
         return None;
     }
     let layout = if is_turned { OutputAxis::First } else { OutputAxis::Last };
+    // A scale for each input fits no layer.
+    (layout == OutputAxis::Last || !to.has_turned_codes(index)).then_some(())?;
     let is_used = to.is_used(index);
     let weight = to.weight(index)?;
     let own = &mut to.graph.weights[weight.0].layout;

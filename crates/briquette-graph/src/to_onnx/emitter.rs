@@ -207,6 +207,11 @@ impl<'a> Emitter<'a> {
         self.constant(dtype, Vec::new(), float_bytes(dtype, &[value as f32]))
     }
 
+    /// An 8-bit code of this type.
+    pub(super) fn code(&mut self, dtype: OnnxType, code: u8) -> String {
+        self.constant(dtype, Vec::new(), vec![code])
+    }
+
     /// An array of floats in the model's type.
     pub(super) fn floats(&mut self, values: &[f32], shape: &[usize]) -> String {
         let dtype = self.float_type();

@@ -1,6 +1,7 @@
 //! Linear layers and tables, as floats or as codes.
 
 use super::emitter::{Emitter, OPSET_OF_BLOCKS};
+use super::grids;
 use super::weights::{LinearForm, TableForm, WeightBytes};
 use crate::graph::{Node, NodeId, Operand, WeightId};
 use crate::op::{Composite, Op};
@@ -39,16 +40,19 @@ pub(super) fn weighted(to: &mut Emitter, node: NodeId, x: &str, weight: WeightId
 pub(super) fn coded(to: &mut Emitter, x: &str, weight: WeightId) -> String {
     match to.forms.linear(&to.symbolic.graph.weights[weight.0]) {
         LinearForm::Float => {
+            let x = grids::layer_input(to, x, weight);
             let matrix = matrix(to, weight);
-            to.plain("MatMul", &[x, &matrix])
+            to.plain("MatMul", &[&x, &matrix])
         }
         LinearForm::Int8 => {
             let x = scaled_as_before(to, x, weight);
+            let x = grids::layer_input(to, &x, weight);
             dequantized(to, &x, weight)
         }
         LinearForm::Int8Dynamic => dynamic(to, x, weight),
         LinearForm::Blocks { bits, group, has_zero_points } => {
             let x = scaled_as_before(to, x, weight);
+            let x = grids::layer_input(to, &x, weight);
             match to.forms.has_own_operators() {
                 true => {
                     let matrix = dequantized_blocks(to, weight, bits, group, has_zero_points);

@@ -4,6 +4,7 @@ use super::attention::attention;
 use super::emitter::Emitter;
 use super::experts::Mixture;
 use super::functions::{apply, elementwise};
+use super::grids;
 use super::linear::{linear, product, table};
 use super::norms;
 use super::reshape::{expand, reshape};
@@ -76,11 +77,14 @@ fn primitive(to: &mut Emitter, id: NodeId, op: &Primitive, inputs: &[Operand]) -
         Primitive::Pad { before, after } => spatial::pad(to, x, before, after),
         Primitive::PadSame { size, stride } => pad_same(to, id, x, size, stride)?,
         Primitive::Softmax { axis } => to.op("Softmax", &[x], vec![("axis", OnnxAttribute::Int(*axis as i64))]),
+        Primitive::FakeQuantize(grid) => match grids::rounded(to, x, *grid) {
+            Some(rounded) => rounded,
+            None => return Err(to.refused(id, "found a grid of other than 8 bits")),
+        },
         Primitive::Gather | Primitive::Split { .. } => unreachable!("handled before"),
         Primitive::PerChannel { .. }
         | Primitive::Route(_)
         | Primitive::Number { .. }
-        | Primitive::FakeQuantize(_)
         | Primitive::CumulativeSum { .. }
         | Primitive::TopIndices { .. }
         | Primitive::Spatial { .. }

@@ -12,12 +12,15 @@ mod choose;
 mod fold;
 mod insert;
 mod names;
+mod paired;
 mod plan;
 mod prune;
+mod writer;
 
-pub use insert::outputs_first;
 pub(super) use names::weights_by_name;
+pub use paired::{PairedPlan, paired};
 pub use plan::{ActivationScale, LayerCodes, StaticKind, StaticLayer, StaticPlan, StaticValue, ValueScale};
+pub use writer::outputs_first;
 
 pub(super) use prune::without_unused;
 
@@ -38,7 +41,7 @@ const OPSET_OF_ROW_SCALES: i64 = 13;
 pub fn plan(mut network: OnnxNetwork) -> Result<StaticPlan> {
     check_convolutional(&network.graph)?;
     check_attention_nodes(&network)?;
-    let norms = fold::fold_norms(&mut network);
+    let norms = fold::fold_norms(&mut network, &|_| true);
     choose::choose(network, &norms)
 }
 

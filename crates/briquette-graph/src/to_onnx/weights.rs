@@ -1,6 +1,7 @@
 //! How weights are stored in an ONNX model.
 
 use crate::graph::{Weight, WeightId};
+use crate::op::FixedGrid;
 
 /// The type of floats in a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,6 +64,10 @@ pub trait WeightForms {
     ///
     /// Layers of one input with the same number share the product.
     fn input_scale(&self, _weight: &Weight) -> Option<usize> {
+        None
+    }
+    /// Returns the grid of the inputs of a linear layer, after their product with the vector. Codes of the grid have 8 bits.
+    fn input_grid(&self, _weight: &Weight) -> Option<FixedGrid> {
         None
     }
     /// Returns whether codes in groups only need ONNX's own operators. Otherwise, they need those of `com.microsoft`.

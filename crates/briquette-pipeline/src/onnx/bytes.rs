@@ -150,18 +150,7 @@ impl<'a> WeightReader<'a> {
 
     /// Passes the codes of rows to `each`, some rows at once.
     fn for_each_rows(&self, weight: WeightId, each: &mut dyn FnMut(&[i8]) -> Result<()>) -> Result<()> {
-        let (index, stored, tensor) = self.stored(weight)?;
-        let (rows, mut scratch, mut codes) = (tensor.rows(), DecodeBuffers::default(), Vec::new());
-        // Blocks of entropy-coded codes are read whole.
-        let per_block = rows.rows_per_block();
-        let step = (PIECE / rows.n_cols.max(1) / per_block).max(1) * per_block;
-        for start in (0..rows.n_rows).step_by(step) {
-            let range = start..(start + step).min(rows.n_rows);
-            codes.resize(range.len() * rows.n_cols, 0);
-            stored.read_codes(index, range, &mut scratch, &mut codes)?;
-            each(&codes)?;
-        }
-        Ok(())
+        for_each_code_rows(self.checkpoint, self.tensor(weight).0, &mut |_, codes| each(codes))
     }
 
     fn codes(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
@@ -240,6 +229,30 @@ impl<'a> WeightReader<'a> {
         let zeros: Vec<i8> = stored.affines(index, 0..rows.n_rows)?.iter().map(|affine| affine.zero).collect();
         zeros.chunks(rows.n_cols / group).try_for_each(|row| to(&packed(row, codes.bits)))
     }
+}
+
+/// Passes the codes of a tensor to `each`, some rows at once, with the number of rows.
+///
+/// # Errors
+/// - Input: the file is damaged.
+/// - Io: the file cannot be read.
+pub(super) fn for_each_code_rows(
+    checkpoint: &Checkpoint,
+    index: usize,
+    each: &mut dyn FnMut(usize, &[i8]) -> Result<()>,
+) -> Result<()> {
+    let stored = checkpoint.stored().ok_or_else(|| Error::bug("the tensor has no codes"))?;
+    let (rows, mut scratch, mut codes) = (stored.tensors[index].rows(), DecodeBuffers::default(), Vec::new());
+    // Blocks of entropy-coded codes are read whole.
+    let per_block = rows.rows_per_block();
+    let step = (PIECE / rows.n_cols.max(1) / per_block).max(1) * per_block;
+    for start in (0..rows.n_rows).step_by(step) {
+        let range = start..(start + step).min(rows.n_rows);
+        codes.resize(range.len() * rows.n_cols, 0);
+        stored.read_codes(index, range.clone(), &mut scratch, &mut codes)?;
+        each(range.len(), &codes)?;
+    }
+    Ok(())
 }
 
 /// Converts the bytes of floats to another type.

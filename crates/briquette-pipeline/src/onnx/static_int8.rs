@@ -1,14 +1,17 @@
-//! int8 codes for convolutional networks, with scales of activations from data.
+//! int8 codes with fixed scales of activations, from data or from the checkpoint.
 
 #[cfg(feature = "model")]
 mod layer;
 #[cfg(feature = "model")]
 mod layers;
+mod norm;
 #[cfg(feature = "model")]
 mod observe;
+mod stored;
 
 #[cfg(feature = "model")]
 pub(super) use layers::quantize;
+pub(super) use stored::with_stored_codes;
 
 use briquette_graph::Weight;
 use briquette_graph::to_onnx::{LinearForm, TableForm, WeightForms};

@@ -48,7 +48,6 @@ impl<'a> WeightValues<'a> {
     /// # Errors
     /// - Refused: an element is not finite.
     /// - Io: the file cannot be read.
-    #[cfg(feature = "model")]
     pub(super) fn read(&self, name: &str) -> Result<Vec<f32>> {
         let (index, info) = (self.place(name)?, self.info(name)?);
         let (mut bytes, mut values) = (vec![0; info.n_bytes()], vec![0.0; info.n_elements()]);

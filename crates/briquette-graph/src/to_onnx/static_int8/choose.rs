@@ -45,7 +45,7 @@ pub(super) fn choose(network: OnnxNetwork, norms: &BTreeMap<WeightId, NormPlace>
 }
 
 /// Returns the rank of each value with a name.
-fn ranks(network: &OnnxNetwork) -> Result<BTreeMap<String, usize>> {
+pub(super) fn ranks(network: &OnnxNetwork) -> Result<BTreeMap<String, usize>> {
     let shapes = network.graph.lower()?.shapes;
     Ok(network.values.iter().map(|(name, id)| (name.clone(), shapes[id.0].len())).collect())
 }

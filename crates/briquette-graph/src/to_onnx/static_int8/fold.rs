@@ -2,14 +2,18 @@
 
 use super::names::{Readers, weight_of, weights_by_name};
 use crate::absorb::{NormPlace, batch_norms};
-use crate::graph::WeightId;
+use crate::graph::{Weight, WeightId};
 use crate::to_onnx::OnnxNetwork;
 use std::collections::BTreeMap;
 
-/// Removes batch norms after convolutions. Returns each with the weight of its convolution.
-pub(super) fn fold_norms(network: &mut OnnxNetwork) -> BTreeMap<WeightId, NormPlace> {
+/// Removes batch norms after convolutions whose weights are folded. Returns each with the weight of its convolution.
+pub(super) fn fold_norms(
+    network: &mut OnnxNetwork,
+    is_folded: &dyn Fn(&Weight) -> bool,
+) -> BTreeMap<WeightId, NormPlace> {
     let (places, _) = batch_norms(&network.graph);
-    let by_scale: BTreeMap<WeightId, NormPlace> = places.into_iter().map(|place| (place.norm[0], place)).collect();
+    let places = places.into_iter().filter(|place| is_folded(&network.graph.weights[place.weight.0]));
+    let by_scale: BTreeMap<WeightId, NormPlace> = places.map(|place| (place.norm[0], place)).collect();
     let (weights, readers) = (weights_by_name(network), Readers::of(&network.model));
     let (mut makers, mut found) = (BTreeMap::<String, usize>::new(), BTreeMap::new());
     let mut nodes = Vec::with_capacity(network.model.nodes.len());

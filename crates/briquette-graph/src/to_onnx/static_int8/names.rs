@@ -22,6 +22,11 @@ impl Readers {
     pub(super) fn has_one(&self, model: &OnnxModel, name: &str) -> bool {
         self.0.get(name) == Some(&1) && !is_output(model, name)
     }
+
+    /// Returns whether a node or the model's outputs read a value.
+    pub(super) fn has_any(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
 }
 
 /// Returns whether a value is an output of the model.

@@ -74,7 +74,7 @@ pub struct StaticLayer {
     pub bias: Option<WeightId>,
     /// The batch norm that the layer absorbs.
     pub norm: Option<NormPlace>,
-    /// The index of the input in [`StaticPlan::values`].
+    /// The index of the input in [`StaticPlan::values`] or [`PairedPlan::scales`](super::PairedPlan::scales).
     pub input: usize,
     /// The index of the node.
     pub(super) node: usize,

@@ -1,6 +1,7 @@
 //! Codes, scales and bias of one layer.
 
-use briquette_core::{Error, Result};
+use super::norm::gains;
+use briquette_core::Result;
 use briquette_graph::to_onnx::static_int8::LayerCodes;
 
 /// A bias takes at most this many steps, so that its correction fits into 32 bits too.
@@ -36,13 +37,8 @@ impl FoldedLayer {
     /// Refused: a variance is negative.
     pub(super) fn with_norm(mut self, [weight, bias, mean, variance]: [&[f32]; 4], eps: f64) -> Result<Self> {
         let n_each = self.weight.len() / self.bias.len().max(1);
-        for (out, row) in self.weight.chunks_mut(n_each.max(1)).enumerate() {
-            let width = f64::from(variance[out]) + eps;
-            if width <= 0.0 {
-                let message = format!("variance {out} is {}, expected 0 or more; repair the model", variance[out]);
-                return Err(Error::refused(message));
-            }
-            let gain = f64::from(weight[out]) / width.sqrt();
+        let gains = gains(weight, variance, eps)?;
+        for (out, (row, gain)) in self.weight.chunks_mut(n_each.max(1)).zip(gains).enumerate() {
             row.iter_mut().for_each(|value| *value = (f64::from(*value) * gain) as f32);
             self.bias[out] = (self.bias[out] - f64::from(mean[out])) * gain + f64::from(bias[out]);
         }
