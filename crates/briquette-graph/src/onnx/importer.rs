@@ -124,8 +124,7 @@ impl<'a> Importer<'a> {
 
     /// Returns whether a tensor is decoded with a scale for each element of its last axis.
     pub(super) fn has_turned_codes(&self, index: usize) -> bool {
-        let GivenTensor { name, is_decoded, .. } = &self.tensors[index];
-        *is_decoded && self.coded.get(name).is_some_and(|coded| coded.is_turned)
+        self.tensors[index].is_decoded && self.coded.get(&self.tensors[index].name).is_some_and(|own| own.is_turned)
     }
 
     /// Begins a graph inside of a node. Its names are forgotten by [`leave`](Self::leave).
