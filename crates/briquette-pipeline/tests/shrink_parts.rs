@@ -112,6 +112,54 @@ fn a_size_in_bytes_chooses_the_smallest_ratio() {
 }
 
 #[test]
+fn a_size_in_bytes_chooses_the_number_of_experts() {
+    let directory = tempfile::tempdir().unwrap();
+    let before = Checkpoint::open(&fixture("families/mixtral")).unwrap();
+    let bytes = |checkpoint: &Checkpoint| checkpoint.tensors().iter().map(|info| info.n_bytes()).sum::<usize>();
+    let path = "model.layers.0.block_sparse_moe";
+    let of = |name: &str| {
+        let found = before.tensors().iter().find(|info| info.name == format!("{path}.{name}.weight").as_str());
+        found.unwrap().n_bytes()
+    };
+    // Each of two layers has three experts, and keeps two or more.
+    let expert = of("experts.0.w1") + of("experts.0.w2") + of("experts.0.w3") + of("gate") / 3;
+    let least = bytes(&before) - 2 * expert;
+    let with = |bytes: usize, parts: &str| shrink(&format!("max_bytes = \"{bytes}\"\nparts = [{parts}]"));
+    for (place, asked) in [least, bytes(&before) - 1].into_iter().enumerate() {
+        let text = with(asked, "\"experts\"");
+        let other = recipe(&fixture("families/mixtral"), &directory.path().join("planned"), &text);
+        let notes = transform::notes(&other, &before).unwrap();
+        assert!(notes[0].contains("experts: 6 units of 2 groups become 4"), "{notes:?}");
+        let directory = directory.path().join(place.to_string());
+        std::fs::create_dir(&directory).unwrap();
+        let (report, output) = shrunk(&directory, "families/mixtral", &text);
+        assert_eq!((bytes(&output), report.shrunk[0].tensor_bytes[1]), (least, least as u64));
+    }
+    // Fewer bytes need other parts.
+    let asked = least - expert / 2;
+    let (report, output) = shrunk(directory.path(), "families/mixtral", &with(asked, "\"experts\", \"feed-forward\""));
+    assert!(bytes(&output) <= asked && bytes(&output) + 2 * expert > asked, "{} of {asked}", bytes(&output));
+    let words = report.shrunk[0].in_words().join("\n");
+    assert!(words.contains("experts: 6 units of 2 groups become 4"), "{words}");
+    let error = |bytes: usize| refused(&fixture("families/mixtral"), &with(bytes, "\"experts\"")).to_string();
+    assert!(error(least - 1).contains(&format!("expected {least} bytes or more")), "{}", error(least - 1));
+    assert!(error(bytes(&before)).contains("the network has"), "{}", error(bytes(&before)));
+}
+
+#[test]
+fn a_share_of_the_latency_chooses_the_number_of_experts() {
+    let directory = tempfile::tempdir().unwrap();
+    let before = Checkpoint::open(&fixture("families/mixtral")).unwrap();
+    let text = shrink("latency = 0.0001\nparts = [\"experts\"]");
+    let recipe = recipe(&fixture("families/mixtral"), &directory.path().join("out"), &text);
+    let notes = transform::notes(&recipe, &before).unwrap().join("\n");
+    assert!(notes.contains("6 units of 2 groups become 4") && notes.contains("with the fewest experts"), "{notes}");
+    let error = run(&recipe, &RunOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("latency") && error.exit_code() == 2, "{error}");
+    assert!(!directory.path().join("out").exists());
+}
+
+#[test]
 fn the_importance_of_inputs_chooses_units() {
     let directory = tempfile::tempdir().unwrap();
     let (file, output) = (directory.path().join("stats.safetensors"), directory.path().join("out"));

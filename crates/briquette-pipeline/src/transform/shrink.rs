@@ -55,7 +55,10 @@ pub(super) fn predicted(stage: &ShrinkStage, model: HeadedModel) -> Result<(Head
     }
     let is_measured = matches!(stage.target, Some(ShrinkTarget::AtMost(ShrinkLimit::Latency(_))));
     if is_measured {
-        notes.push("The latency is measured when the stage runs; the sizes above are those of this share of the multiply-adds.".into());
+        notes.push(match groups::has_only_experts(stage) {
+            true => "The latency is measured when the stage runs; the sizes above are those with the fewest experts.".into(),
+            false => "The latency is measured when the stage runs; the sizes above are those of this share of the multiply-adds.".into(),
+        });
     }
     Ok((smaller.model, notes, !stage.is_global && is_same && !is_measured))
 }
@@ -107,15 +110,21 @@ impl ShrinkPlan {
     /// Returns the plan as far as headers tell: a latency is estimated by multiply-adds.
     pub(super) fn of(stage: &ShrinkStage, model: HeadedModel) -> Result<Self> {
         let estimated = share_of_multiply_adds(&model);
-        Self::measured(stage, model, &estimated, &experts::by_place)
+        Self::measured(stage, model, (&estimated, true), &experts::by_size)
     }
 
-    fn measured(stage: &ShrinkStage, model: HeadedModel, latency: Measure, scores: ScoreExperts) -> Result<Self> {
+    fn measured(
+        stage: &ShrinkStage,
+        model: HeadedModel,
+        (latency, is_estimate): (Measure, bool),
+        scores: ScoreExperts,
+    ) -> Result<Self> {
         let dropped = blocks::dropped(stage, model.graph.blocks.len())?;
         let model = if dropped.is_empty() { model } else { model.without_blocks(&dropped)? };
-        let (model, mixtures) = experts::without(stage, model, scores)?;
+        let ratio = experts::ratio_within(stage, &model, (latency, is_estimate))?;
+        let (model, mixtures) = experts::without(stage, model, ratio, scores)?;
         let couplings = couplings(&model.graph, &model.graph.lower()?)?;
-        let chosen = groups::choose(stage, &model, &couplings, latency)?;
+        let chosen = groups::choose(stage, &model, &couplings, (ratio, latency))?;
         Ok(Self { dropped, mixtures, model, couplings, chosen })
     }
 
@@ -198,7 +207,7 @@ impl Transform for ShrinkStage {
             workers.check_stop()?;
             experts::scores(self, &Reader { checkpoint, model, statistics: network.statistics.as_ref() }, mixture)
         };
-        let plan = ShrinkPlan::measured(self, before.clone(), &latency, &experts)?;
+        let plan = ShrinkPlan::measured(self, before.clone(), (&latency, false), &experts)?;
         // Finds settings that the family cannot express before any weight is read.
         plan.smaller(&plan.spread_units())?;
         let reader = Reader { checkpoint, model: &plan.model, statistics: network.statistics.as_ref() };

@@ -256,11 +256,11 @@ fn target_of(raw: &RawShrink) -> Result<Option<ShrinkTarget>> {
     if raw.drop_n_blocks.is_some() && !raw.drop_blocks.is_empty() {
         return Err(Error::config("drop_n_blocks: drop_blocks already names the blocks; remove one of the two"));
     }
-    let has_experts = raw.parts.iter().flatten().any(|part| part == GroupKind::Experts.name());
-    if let Some((key, ShrinkTarget::AtMost(_))) = given.first()
-        && has_experts
-    {
-        return Err(Error::config(format!("{key}: experts are removed by ratio or count; set one of them instead")));
+    let is_experts = |part: &String| part == GroupKind::Experts.name();
+    if raw.multiply_adds.is_some() && raw.parts.as_ref().is_some_and(|parts| parts.iter().all(is_experts)) {
+        return Err(Error::config(
+            "multiply_adds: each token runs as many experts before and after; set ratio, count, max_bytes or latency instead",
+        ));
     }
     match given.as_slice() {
         [] if raw.drop_blocks.is_empty() && raw.drop_n_blocks.is_none() => Err(Error::config(
@@ -343,7 +343,7 @@ mod tests {
             ("multiply_adds = 0\n", "multiply_adds: found 0, expected a number above 0 and below 1"),
             ("max_bytes = \"9.4\"\n", "max_bytes: found \"9.4\", expected a size with its unit"),
             ("max_bytes = \"9MB\"\nlatency = 0.5\n", "latency: max_bytes already sets"),
-            ("max_bytes = \"9MB\"\nparts = [\"experts\"]\n", "max_bytes: experts are removed by ratio or count"),
+            ("multiply_adds = 0.5\nparts = [\"experts\"]\n", "multiply_adds: each token runs as many experts"),
             ("drop_blocks = [1]\nrefit = true\n", "refit: layers around removed blocks are refitted on data"),
             ("latency = 1\n", "latency: found 1, expected a number above 0 and below 1"),
             ("ratio = 0.5\nmultiple = 0\n", "multiple: found 0, expected a whole number from 1"),

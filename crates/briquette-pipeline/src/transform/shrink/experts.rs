@@ -1,19 +1,61 @@
 //! The experts that a shrink stage removes from mixtures.
 
+use super::groups;
 use super::inputs::{InputAxis, Needed, Reader};
+use super::limit::{Limit, Measure};
 use crate::report::ShrunkGroup;
 use crate::transform::headed::HeadedModel;
 use briquette_core::{Error, Result, random};
-use briquette_graph::coupling::GroupKind;
+use briquette_graph::WeightId;
+use briquette_graph::coupling::{GroupKind, couplings};
 use briquette_graph::mixtures::{ExpertMixture, mixtures};
 use briquette_methods::prune::units::{UnitAmount, UnitScore, add_input_energies, smallest};
-use briquette_recipe::{ShrinkStage, ShrinkTarget};
+use briquette_recipe::{ShrinkLimit, ShrinkStage, ShrinkTarget};
 use std::collections::BTreeSet;
 
 /// Returns the score of each expert of a mixture.
 pub(super) type ScoreExperts<'a> = &'a dyn Fn(&HeadedModel, &ExpertMixture) -> Result<Vec<f64>>;
 
-/// Returns the model without the experts with the smallest scores, and what was removed.
+/// Returns the ratio that a limit needs of a stage that removes experts; `None` if the stage has no limit, or no experts.
+///
+/// Every part loses this ratio. The estimate of a latency by multiply-adds does not depend on the number of experts. So the estimate of a
+/// stage that only removes experts takes the largest ratio.
+///
+/// # Errors
+/// - Config: the limit is out of reach, or the network is within it.
+/// - The error of `latency`.
+pub(super) fn ratio_within(
+    stage: &ShrinkStage,
+    model: &HeadedModel,
+    (latency, is_estimate): (Measure, bool),
+) -> Result<Option<f64>> {
+    let limit = match stage.target {
+        Some(ShrinkTarget::AtMost(limit)) if stage.parts.contains(&GroupKind::Experts) => limit,
+        _ => return Ok(None),
+    };
+    let is_latency = matches!(limit, ShrinkLimit::Latency(_));
+    if is_estimate && is_latency && groups::has_only_experts(stage) {
+        return Ok(Some(1.0));
+    }
+    let limit = Limit::of(limit, model, latency);
+    let at = |ratio: f64| -> Result<((), f64)> {
+        let (smaller, _) = of_amount(stage, model.clone(), (UnitAmount::Ratio(ratio), true), &by_size)?;
+        let couplings = couplings(&smaller.graph, &smaller.graph.lower()?)?;
+        let chosen = groups::choose(stage, &smaller, &couplings, (Some(ratio), latency))?;
+        let graph = smaller.graph.without_units(&couplings, &groups::spread_units(&chosen, &couplings))?.graph;
+        Ok(((), (limit.measure)(&smaller, &graph)?))
+    };
+    // The whole network has a share of 1 of its latency.
+    let before = if is_latency { 1.0 } else { at(0.0)?.1 };
+    if before <= limit.most {
+        let (found, before) = ((limit.shown)(limit.most), (limit.shown)(before));
+        let message = format!("found {found}, and the network has {before} already; lower it, or remove the stage");
+        return Err(Error::config(message).at(limit.key));
+    }
+    limit.smallest_ratio(&at).map(|(ratio, ())| Some(ratio))
+}
+
+/// Returns the model without the experts with the smallest scores, and what was removed. `ratio` is that of a limit.
 ///
 /// # Errors
 /// - Config: the network has no mixture that could lose experts, or fewer experts than a token needs are left.
@@ -21,12 +63,28 @@ pub(super) type ScoreExperts<'a> = &'a dyn Fn(&HeadedModel, &ExpertMixture) -> R
 pub(super) fn without(
     stage: &ShrinkStage,
     model: HeadedModel,
+    ratio: Option<f64>,
     scores: ScoreExperts,
 ) -> Result<(HeadedModel, Vec<ShrunkGroup>)> {
-    let amount = match stage.target {
-        Some(ShrinkTarget::Units(amount)) if stage.parts.contains(&GroupKind::Experts) => amount,
+    let amount = match (ratio, stage.target) {
+        (Some(ratio), _) => (UnitAmount::Ratio(ratio), true),
+        (None, Some(ShrinkTarget::Units(amount))) if stage.parts.contains(&GroupKind::Experts) => (amount, false),
         _ => return Ok((model, Vec::new())),
     };
+    let (model, groups) = of_amount(stage, model, amount, scores)?;
+    if groups.is_empty() && groups::has_only_experts(stage) {
+        return Err(Error::config("no expert is removed; raise the ratio, or lower floor").at("shrink"));
+    }
+    Ok((model, groups))
+}
+
+/// Removes an amount of the experts of each mixture. With a limit, a mixture keeps as many as run for each token.
+fn of_amount(
+    stage: &ShrinkStage,
+    model: HeadedModel,
+    amount: (UnitAmount, bool),
+    scores: ScoreExperts,
+) -> Result<(HeadedModel, Vec<ShrunkGroup>)> {
     let found = mixtures(&model.graph);
     if found.is_empty() {
         return Err(Error::config("the network has no experts that can be removed; choose other parts").at("shrink"));
@@ -47,18 +105,18 @@ pub(super) fn without(
         removed.push(lost);
     }
     match removed.iter().all(BTreeSet::is_empty) {
-        true if stage.parts == [GroupKind::Experts] => {
-            Err(Error::config("no expert is removed; raise the ratio, or lower floor").at("shrink"))
-        }
         true => Ok((model, Vec::new())),
         false => Ok((model.without_experts(&removed)?, groups)),
     }
 }
 
 /// Returns the number of experts to remove; a mixture keeps as many as run for each token.
-fn n_removed(stage: &ShrinkStage, amount: UnitAmount, mixture: &ExpertMixture) -> Result<usize> {
+fn n_removed(stage: &ShrinkStage, (amount, is_limit): (UnitAmount, bool), mixture: &ExpertMixture) -> Result<usize> {
     let n = mixture.experts.len();
     let n_removed = stage.budget(amount, GroupKind::Experts).n_removed(n).unwrap_or(n);
+    if is_limit {
+        return Ok(n_removed.min(n.saturating_sub(mixture.top_k)));
+    }
     if n - n_removed < mixture.top_k {
         let message = format!(
             "{} of {n} experts would be left, expected {} or more, which run for each token (num_experts_per_tok); remove fewer",
@@ -70,9 +128,16 @@ fn n_removed(stage: &ShrinkStage, amount: UnitAmount, mixture: &ExpertMixture) -
     Ok(n_removed)
 }
 
-/// Returns scores by which the last experts are removed, as far as headers tell.
-pub(super) fn by_place(_: &HeadedModel, mixture: &ExpertMixture) -> Result<Vec<f64>> {
-    Ok((0..mixture.experts.len()).rev().map(|place| place as f64).collect())
+/// Returns scores by which the smallest experts are removed, and of equal ones the last, as far as headers tell.
+///
+/// Whichever experts are removed instead, the model is no larger.
+pub(super) fn by_size(model: &HeadedModel, mixture: &ExpertMixture) -> Result<Vec<f64>> {
+    let n = mixture.experts.len();
+    let n_elements = |weights: &[WeightId; 3]| -> usize {
+        weights.iter().map(|weight| model.graph.weights[weight.0].shape.0.iter().product::<usize>()).sum()
+    };
+    let score = |(place, weights): (usize, &[WeightId; 3])| (n_elements(weights) * n + n - 1 - place) as f64;
+    Ok(mixture.experts.iter().enumerate().map(score).collect())
 }
 
 /// Returns the score of each expert.

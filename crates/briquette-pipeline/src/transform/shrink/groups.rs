@@ -39,7 +39,7 @@ pub(super) fn end_units(chosen: &[ChosenGroup], couplings: &Couplings, is_last: 
     chosen.iter().flat_map(units).collect()
 }
 
-/// Chooses groups by kind and names, and the number of units that each loses.
+/// Chooses groups by kind and names, and the number of units that each loses. `ratio` is that of a limit which experts count for too.
 ///
 /// # Errors
 /// - Config: no group is chosen, a count leaves nothing of a group, nothing is removed, or the amount is out of reach.
@@ -48,11 +48,10 @@ pub(super) fn choose(
     stage: &ShrinkStage,
     model: &HeadedModel,
     couplings: &Couplings,
-    latency: Measure,
+    (ratio, latency): (Option<f64>, Measure),
 ) -> Result<Vec<ChosenGroup>> {
     let graph = &model.graph;
-    let only_experts = stage.parts.iter().all(|part| *part == GroupKind::Experts);
-    let Some(target) = stage.target.filter(|_| !only_experts) else { return Ok(Vec::new()) };
+    let Some(target) = stage.target.filter(|_| !has_only_experts(stage)) else { return Ok(Vec::new()) };
     check_patterns(stage, graph)?;
     let groups: Vec<usize> =
         (0..couplings.groups.len()).filter(|&group| is_chosen(stage, graph, couplings, group)).collect();
@@ -62,16 +61,21 @@ pub(super) fn choose(
             format!("the network has no {} that can be removed; choose other parts or tensors", parts.join(" or "));
         return Err(Error::config(message).at("shrink"));
     }
-    let chosen = match target {
+    let chosen = match ratio.map_or(target, |ratio| ShrinkTarget::Units(UnitAmount::Ratio(ratio))) {
         ShrinkTarget::Units(amount) => of_amount(stage, graph, couplings, &groups, amount)?,
         ShrinkTarget::AtMost(limit) => of_limit(stage, model, couplings, &groups, &Limit::of(limit, model, latency))?,
     };
-    if chosen.iter().all(|chosen| chosen.n_removed == 0) && !stage.drops_blocks() {
+    if chosen.iter().all(|chosen| chosen.n_removed == 0) && !stage.drops_blocks() && ratio.is_none() {
         let message =
             format!("no unit of {} groups is removed; raise the ratio, or lower floor and multiple", chosen.len());
         return Err(Error::config(message).at("shrink"));
     }
     Ok(chosen)
+}
+
+/// Returns whether a stage removes nothing but experts and blocks.
+pub(super) fn has_only_experts(stage: &ShrinkStage) -> bool {
+    stage.parts.iter().all(|part| *part == GroupKind::Experts)
 }
 
 /// Refuses patterns that match no tensor.
@@ -130,21 +134,7 @@ fn of_limit(
     let at = |ratio: f64| -> Result<(Vec<ChosenGroup>, f64)> {
         let chosen = of_amount(stage, &model.graph, couplings, groups, UnitAmount::Ratio(ratio))?;
         let smaller = model.graph.without_units(couplings, &spread_units(&chosen, couplings))?.graph;
-        Ok((chosen, (limit.measure)(&smaller)?))
+        Ok((chosen, (limit.measure)(model, &smaller)?))
     };
-    let (mut best, left) = at(1.0)?;
-    if left > limit.most {
-        let (found, least) = ((limit.shown)(limit.most), (limit.shown)(left));
-        let message = format!("found {found}, expected {least} or more with these parts, floor and multiple");
-        return Err(Error::config(message).at(limit.key));
-    }
-    let (mut low, mut high) = (0.0, 1.0);
-    for _ in 0..limit.n_steps {
-        let ratio = (low + high) / 2.0;
-        match at(ratio)? {
-            (chosen, left) if left <= limit.most => (best, high) = (chosen, ratio),
-            _ => low = ratio,
-        }
-    }
-    Ok(best)
+    limit.smallest_ratio(&at).map(|(_, best)| best)
 }

@@ -1,15 +1,15 @@
 //! Limits of a smaller network: multiply-adds, bytes or time.
 
 use crate::transform::headed::{HeadedModel, n_multiply_adds};
-use briquette_core::Result;
+use briquette_core::{Error, Result};
 use briquette_graph::Graph;
 use briquette_recipe::ShrinkLimit;
 
 /// Measures a smaller graph.
 pub(super) type Measure<'a> = &'a dyn Fn(&Graph) -> Result<f64>;
 
-/// A measure of its own.
-type OwnMeasure<'a> = Box<dyn Fn(&Graph) -> Result<f64> + 'a>;
+/// Measures the smaller graph of a model, which may have lost experts.
+type OwnMeasure<'a> = Box<dyn Fn(&HeadedModel, &Graph) -> Result<f64> + 'a>;
 
 /// The most that a smaller network may take of what a measure counts.
 pub(super) struct Limit<'a> {
@@ -29,15 +29,13 @@ impl<'a> Limit<'a> {
         // Rounded up, so that the amount can be reached.
         let shown: fn(f64) -> String = |share| ((share * 1e3).ceil() / 1e3).to_string();
         match asked {
-            ShrinkLimit::MultiplyAdds(most) => Self {
-                key: "multiply_adds",
-                most,
-                measure: Box::new(share_of_multiply_adds(model)),
-                shown,
-                n_steps: 16,
-            },
+            ShrinkLimit::MultiplyAdds(most) => {
+                let share = share_of_multiply_adds(model);
+                let measure = Box::new(move |_: &HeadedModel, graph: &Graph| share(graph));
+                Self { key: "multiply_adds", most, measure, shown, n_steps: 16 }
+            }
             ShrinkLimit::Bytes(most) => {
-                let measure = Box::new(|graph: &Graph| Ok(model.n_bytes_as(graph) as f64));
+                let measure = Box::new(|model: &HeadedModel, graph: &Graph| Ok(model.n_bytes_as(graph) as f64));
                 Self {
                     key: "max_bytes",
                     most: most as f64,
@@ -47,8 +45,34 @@ impl<'a> Limit<'a> {
                 }
             }
             // A measurement takes seconds, and its noise hides smaller steps.
-            ShrinkLimit::Latency(most) => Self { key: "latency", most, measure: Box::new(latency), shown, n_steps: 6 },
+            ShrinkLimit::Latency(most) => {
+                let measure = Box::new(move |_: &HeadedModel, graph: &Graph| latency(graph));
+                Self { key: "latency", most, measure, shown, n_steps: 6 }
+            }
         }
+    }
+
+    /// Finds the smallest ratio within the limit. `at` returns what is left at a ratio, and its measure.
+    ///
+    /// # Errors
+    /// - Config: the limit is out of reach.
+    /// - The first error of `at`.
+    pub(super) fn smallest_ratio<T>(&self, at: &dyn Fn(f64) -> Result<(T, f64)>) -> Result<(f64, T)> {
+        let (mut best, left) = at(1.0)?;
+        if left > self.most {
+            let (found, least) = ((self.shown)(self.most), (self.shown)(left));
+            let message = format!("found {found}, expected {least} or more with these parts, floor and multiple");
+            return Err(Error::config(message).at(self.key));
+        }
+        let (mut low, mut high) = (0.0, 1.0);
+        for _ in 0..self.n_steps {
+            let ratio = (low + high) / 2.0;
+            match at(ratio)? {
+                (found, left) if left <= self.most => (best, high) = (found, ratio),
+                _ => low = ratio,
+            }
+        }
+        Ok((high, best))
     }
 }
 
