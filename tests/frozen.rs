@@ -6,9 +6,10 @@ use briquette::core::InputStats;
 use briquette::formats::input_stats::StatisticsFile;
 use briquette::formats::sums::sha256_of_bytes;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Directory in `fixtures/frozen`, the options that made it, and SHA-256 of the names and bytes of its tensors.
-const OUTPUTS: [(&str, &str, &str); 9] = [
+const OUTPUTS: [(&str, &str, &str); 10] = [
     (
         "v0_1_0_pruned-int8",
         "--prune 0.7 --quantize int8",
@@ -58,13 +59,22 @@ const OUTPUTS: [(&str, &str, &str); 9] = [
         "--quantize int8-dynamic --column-scales --statistics up.stats.safetensors --include up.weight",
         "6aae289bafe4167677126b057bf90dbc49cfb22e16129e7818a1fff5ec95f6d5",
     ),
+    // An output of version 9, with codes on a trellis.
+    (
+        "v0_1_0_trellis",
+        "--quantize step0.02-trellis --round gptq --statistics up.stats.safetensors --include up.weight --storage entropy",
+        "",
+    ),
 ];
 
 /// Writes statistics of the inputs of `up.weight`, of which every eighth is large.
 fn write_statistics(path: &Path) {
     let max: Vec<f32> = (0..32).map(|at| if at % 8 == 3 { 40.0 } else { 1.0 }).collect();
     let sum_squares = max.iter().map(|max| 64.0 * 0.2 * f64::from(*max).powi(2)).collect();
-    let stats = InputStats { count: 64, sum_squares, max, ..InputStats::empty(32, false) };
+    // Only GPTQ uses the products of inputs.
+    let product = |at: usize| if at / 32 == at % 32 { 12.8 } else { 1.6 } * f64::from(max[at / 32] * max[at % 32]);
+    let gram = Some(Arc::new((0..32 * 32).map(product).collect()));
+    let stats = InputStats { count: 64, sum_squares, max: max.clone(), gram, ..InputStats::empty(32, false) };
     StatisticsFile { layers: [("up".to_string(), stats)].into(), ..Default::default() }.write(path).unwrap();
 }
 

@@ -86,5 +86,6 @@ mod terminal;
 #[cfg(feature = "model")]
 mod text_classes;
 mod trace;
+mod trellis;
 mod weight_norm;
 mod weights;

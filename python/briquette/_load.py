@@ -176,12 +176,13 @@ class _Reader:
             if any(start > end for start, end in zip(starts, ends)) or (ends[-1] if ends else 0) != len(data):
                 raise self.error(name, "its blocks do not lie one after the other; the output is damaged")
             codes = decoded[source] = np.empty((n_rows, n_cols), np.int8)
-            if entry.codes is None or n_cols == 0:
+            if entry.codes is None or n_cols == 0 or (entry.trellis and (entry.codes.bits != 8 or n_cols % 32)):
                 raise self.error(name, "no codes of its shape are kept in blocks; the manifest is damaged")
+            trellis_cols = n_cols if entry.trellis else None
             for number, (start, end) in enumerate(zip(starts, ends)):
                 label = f"{self.path}: tensor {name!r}: block {number}"
                 out = codes[number * step : (number + 1) * step].reshape(-1)
-                blocks.append(Block(label, data[start:end], entry.codes.bits, out))
+                blocks.append(Block(label, data[start:end], entry.codes.bits, out, trellis_cols))
         decode_blocks(blocks)
         return decoded
 

@@ -15,7 +15,7 @@ from briquette._error import FormatError
 NAME = "briquette.json"
 SUMS = "SHA256SUMS"
 #: The newest format version that this package reads.
-VERSION = 8
+VERSION = 9
 #: The first version whose hashes cover the order of rows in a tensor.
 HASHES_LAYOUT = 5
 
@@ -48,6 +48,8 @@ class Entry:
     output_axis: str
     #: `dense`, `bitmask` or `entropy`.
     storage: str
+    #: Whether blocks may have a table for each parity of codes, if the storage is `entropy`.
+    trellis: bool
     #: Bytes of all blocks, if the storage is `entropy`.
     n_block_bytes: int
     codes: Codes | None
@@ -119,11 +121,13 @@ def entry_of(value: Any) -> Entry:
     shape: Any = value["shape"]
     storage: Any = coding["storage"]
     n_block_bytes: Any = 0
+    trellis: Any = False
     if not isinstance(shape, list) or not all(map(_is_count, shape)) or math.prod(n for n in shape if n) >= 1 << 60:
         raise FormatError(f"found the shape {shape!r}, expected a list of sizes")
     if isinstance(storage, dict):
         _expect_keys(storage, {"entropy"}, set())
-        _expect_keys(storage["entropy"], {"n_bytes"}, set())
+        _expect_keys(storage["entropy"], {"n_bytes"}, {"trellis"})
+        trellis = storage["entropy"].get("trellis", False)
         storage, n_block_bytes = "entropy", storage["entropy"]["n_bytes"]
     n_kept = value.get("n_kept", math.prod(shape))
     texts = [value["dtype"], value["file"], value["hash"], value.get("activations", ""), value.get("tied_to", "")]
@@ -132,6 +136,7 @@ def entry_of(value: Any) -> Entry:
         and storage in ("dense", "bitmask", "entropy")
         and value.get("output_axis", "first") in _AXES
         and _is_count(n_block_bytes)
+        and isinstance(trellis, bool)
         and _is_count(n_kept)
         and n_kept <= math.prod(shape)
     )
@@ -142,6 +147,7 @@ def entry_of(value: Any) -> Entry:
         shape=tuple(shape),
         output_axis=value.get("output_axis", "first"),
         storage=storage,
+        trellis=trellis,
         n_block_bytes=n_block_bytes,
         codes=_codes_of(coding["codes"]) if "codes" in coding else None,
         n_kept=n_kept,

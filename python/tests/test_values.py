@@ -136,6 +136,24 @@ def test_scales_of_columns(scheme: str, flags: str, briquette_command: Command) 
     assert_equal(briquette.load(out), briquette_command.exported(out))
 
 
+@pytest.mark.parametrize("n_rows", [3, 700, 9000])
+def test_codes_on_a_trellis(n_rows: int, briquette_command: Command) -> None:
+    n, count = 96, 640
+    gram = count * (0.2 * np.eye(n) + 0.05)
+    sums = {"sum": np.zeros(n), "sum_squares": np.diag(gram), "max": np.ones(n), "gram": gram}
+    statistics = {f"fc.{name}": Tensor("F64", values.shape, values.astype("<f8").tobytes()) for name, values in sums.items()}
+    statistics["fc.count"] = Tensor("I64", (1,), np.array([count]).tobytes())
+    write_safetensors(briquette_command.directory / "model.safetensors", {"fc.weight": random_tensor("F32", (n_rows, n), 4)})
+    header = {"format": "briquette-input-statistics", "version": "1"}
+    write_safetensors(briquette_command.directory / "stats.safetensors", statistics, header)
+    for step in ("0.5", "0.02"):
+        flags = f"--quantize step{step}-trellis --round gptq --statistics stats.safetensors --storage entropy"
+        briquette_command(f"compress model.safetensors -o out {flags} --quiet --force")
+        out = briquette_command.directory / "out"
+        assert briquette.manifest(out)["tensors"]["fc.weight"]["coding"]["storage"]["entropy"]["trellis"] is True
+        assert_equal(briquette.load(out), briquette_command.exported(out))
+
+
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F64"])
 def test_types_of_weights(dtype: str, briquette_command: Command) -> None:
     write_model(briquette_command, dtype)

@@ -2,6 +2,7 @@
 
 pub use crate::code_blocks::CodeBlocks;
 use crate::code_blocks::MAX_BLOCK_COLS;
+use crate::entropy::trellis::can_have_trellis;
 use crate::{Affine, DType, Grid, GridKind, Grouping, Mask, bits, log_scale};
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,9 @@ pub enum Storage {
     Entropy {
         /// Bytes of all entropy-coded blocks.
         n_bytes: usize,
+        /// Whether blocks may have a table for each parity: see [`crate::entropy::trellis`].
+        #[serde(rename = "trellis", skip_serializing_if = "std::ops::Not::not", default)]
+        has_trellis: bool,
     },
 }
 
@@ -177,7 +181,7 @@ impl Coding {
             (Storage::Bitmask, None) => spec(Part::Values, dtype, vec![n_kept]),
             (Storage::Bitmask, Some(_)) if n_bits == 8 => spec(Part::Values, DType::I8, vec![n_kept]),
             (Storage::Bitmask, Some(_)) => spec(Part::Values, DType::U8, vec![bits::packed_bytes(n_kept, n_bits)]),
-            (Storage::Entropy { n_bytes }, _) => spec(Part::Blocks, DType::U8, vec![n_bytes]),
+            (Storage::Entropy { n_bytes, .. }, _) => spec(Part::Blocks, DType::U8, vec![n_bytes]),
         });
         match self.storage {
             Storage::Dense => {}
@@ -217,7 +221,7 @@ impl Coding {
             (Storage::Dense, Some(codes)) => n_rows * bits::packed_bytes(n_cols, codes.bits),
             (Storage::Bitmask, None) => n_kept * n_bits / 8,
             (Storage::Bitmask, Some(codes)) => bits::packed_bytes(n_kept, codes.bits),
-            (Storage::Entropy { n_bytes }, _) => n_bytes,
+            (Storage::Entropy { n_bytes, .. }, _) => n_bytes,
         };
         let bitmask = match self.storage {
             Storage::Dense => 0,
@@ -242,16 +246,18 @@ impl Coding {
 
     /// Returns entropy-coded storage at its largest possible size: all codes packed.
     ///
-    /// Returns `None` if the rows of the tensor are too long for a block.
-    pub fn entropy(codes: Codes, n_rows: usize, n_cols: usize) -> Option<Self> {
+    /// Blocks of a trellis need codes of eight bits and [rows](can_have_trellis) whose length is a multiple of 32; others
+    /// have one table. Returns `None` if the rows of the tensor are too long for a block.
+    pub fn entropy(codes: Codes, has_trellis: bool, n_rows: usize, n_cols: usize) -> Option<Self> {
         let blocks = CodeBlocks::new(n_rows, n_cols);
         let n_bytes = match blocks.len() {
             0 => 0,
             n => (n - 1) * blocks.packed_bytes(0, codes.bits) + blocks.packed_bytes(n - 1, codes.bits),
         };
+        let has_trellis = has_trellis && codes.bits == 8 && can_have_trellis(n_cols);
         (1..=MAX_BLOCK_COLS)
             .contains(&n_cols)
-            .then_some(Self { storage: Storage::Entropy { n_bytes }, codes: Some(codes) })
+            .then_some(Self { storage: Storage::Entropy { n_bytes, has_trellis }, codes: Some(codes) })
     }
 
     /// Returns the coding of decoded rows: entropy-coded codes become one byte each.

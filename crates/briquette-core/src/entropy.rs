@@ -10,7 +10,7 @@
 //! After the last symbol, a decoder checks that every state is 2^15 and that no word is left.
 //!
 //! [`write_block`] gives the file format: the symbol table before the block, or the packed codes if these are
-//! not longer.
+//! not longer. [`write_trellis_block`] has two tables for codes on a [trellis].
 //!
 //! Non-goals: the position of blocks in files.
 //!
@@ -34,10 +34,11 @@ mod block;
 mod decode;
 mod encode;
 mod table;
+pub mod trellis;
 
-pub use block::{counts_of, read_block, write_block};
+pub use block::{counts_of, read_block, read_trellis_block, write_block, write_trellis_block};
 pub use decode::{BlockDecoder, Instructions};
-pub use encode::encode;
+pub use encode::{encode, encode_trellis};
 pub use table::SymbolTable;
 
 /// Bits of a probability.

@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use briquette_core::entropy::{BlockDecoder, Instructions, SymbolTable, encode, read_block, write_block};
+use briquette_core::entropy::trellis::{follows, next_state};
+use briquette_core::entropy::{
+    BlockDecoder, Instructions, SymbolTable, encode, encode_trellis, read_block, read_trellis_block, write_block,
+    write_trellis_block,
+};
 use proptest::prelude::*;
 
 fn counts(symbols: &[u8]) -> [u64; 256] {
@@ -40,7 +44,93 @@ fn table() -> impl Strategy<Value = SymbolTable> {
     prop::collection::vec(count, 256).prop_map(|counts| SymbolTable::of_counts(&counts.try_into().unwrap()))
 }
 
+/// Returns the nearest codes below that follow the trellis.
+fn on_trellis(symbols: &[u8], n_cols: usize) -> Vec<i8> {
+    let mut states = vec![0; n_cols];
+    let step = |(at, &symbol): (usize, &u8)| {
+        let state = &mut states[at % n_cols];
+        let code = (symbol & !1 | *state & 1) as i8;
+        *state = next_state(*state, code);
+        code
+    };
+    symbols.iter().enumerate().map(step).collect()
+}
+
+/// Returns the tables of even and of odd codes; symbols are halves of codes.
+fn tables(codes: &[i8]) -> [SymbolTable; 2] {
+    [0, 1].map(|parity| {
+        let of = codes.iter().filter(|&code| code & 1 == parity).map(|code| (code >> 1) as u8).collect::<Vec<u8>>();
+        SymbolTable::of_counts(&counts(&of))
+    })
+}
+
+/// Decodes a block of a trellis on every path and checks that all give the same codes or an error.
+fn decoded_trellis(block: &[u8], tables: &[SymbolTable; 2], n_cols: usize, n: usize) -> Option<Vec<i8>> {
+    let on = |path: Instructions| {
+        let mut codes = vec![0_i8; n];
+        let decoder = BlockDecoder::of_trellis_on(path, tables, n_cols);
+        (decoder.decode(block, bytemuck::cast_slice_mut(&mut codes)).map_err(|error| error.to_string()), codes)
+    };
+    let plain = on(Instructions::Plain);
+    for path in Instructions::available() {
+        assert!(on(path) == plain, "{path:?}, {n} codes of {} bytes", block.len());
+    }
+    plain.0.is_ok().then_some(plain.1)
+}
+
 proptest! {
+    #[test]
+    fn codes_on_a_trellis_decode_to_themselves(
+        symbols in prop::collection::vec(prop_oneof![Just(7_u8), 0..4_u8, any::<u8>()], 0..3000), n_turns in 1..5_usize,
+        at in any::<prop::sample::Index>(), flip in 1..=255_u8,
+    ) {
+        let n_cols = 32 * n_turns;
+        let codes = on_trellis(&symbols[..symbols.len() / n_cols * n_cols], n_cols);
+        let (tables, mut coded) = (tables(&codes), Vec::new());
+        encode_trellis(&codes, &tables, &mut coded);
+        prop_assert_eq!(decoded_trellis(&coded, &tables, n_cols, codes.len()), Some(codes.clone()));
+        let (place, n) = (at.index(coded.len()), codes.len());
+        prop_assert_eq!(decoded_trellis(&coded[..place], &tables, n_cols, n), None);
+        coded[place] ^= flip;
+        prop_assert_ne!(decoded_trellis(&coded, &tables, n_cols, n), Some(codes));
+    }
+
+    #[test]
+    fn blocks_of_a_trellis_decode_whether_codes_follow_it(
+        symbols in prop::collection::vec(prop_oneof![3 => 0..4_u8, 1 => any::<u8>()], 0..3000), n_cols in prop_oneof![Just(32_usize), Just(96), Just(50)],
+        keeps in any::<bool>(),
+    ) {
+        let symbols = &symbols[..symbols.len() / n_cols * n_cols];
+        let codes = if keeps { on_trellis(symbols, n_cols) } else { symbols.iter().map(|&symbol| symbol as i8).collect() };
+        if keeps {
+            prop_assert_eq!(follows(&codes, n_cols), n_cols != 50);
+        }
+        let mut block = vec![9];
+        write_trellis_block(&codes, n_cols, &mut block);
+        prop_assert!(block.len() - 1 <= codes.len());
+        let mut found = vec![1; codes.len()];
+        read_trellis_block(&block[1..], n_cols, &mut found).unwrap();
+        prop_assert_eq!(found, codes);
+    }
+
+    #[test]
+    fn arbitrary_blocks_of_a_trellis_are_codes_or_an_error(
+        kind in 0..4_u8, rest in prop::collection::vec(any::<u8>(), 0..2000), n_rows in 0..40_usize, n_cols in prop_oneof![Just(32_usize), Just(96), Just(50)],
+    ) {
+        let mut codes = vec![0; n_rows * n_cols];
+        let block = [&[kind][..], &rest].concat();
+        if read_trellis_block(&block, n_cols, &mut codes).is_ok() && kind == 2 && block.len() != codes.len() {
+            prop_assert!(follows(&codes, n_cols));
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_decode_equally_on_a_trellis(
+        bytes in prop::collection::vec(any::<u8>(), 0..2000), n_rows in 0..60_usize, n_turns in 1..4_usize, even in table(), odd in table(),
+    ) {
+        decoded_trellis(&bytes, &[even, odd], 32 * n_turns, 32 * n_turns * n_rows);
+    }
+
     #[test]
     fn coded_symbols_decode_to_themselves(symbols in prop::collection::vec(prop_oneof![Just(7_u8), 0..4_u8, any::<u8>()], 0..3000)) {
         let table = SymbolTable::of_counts(&counts(&symbols));

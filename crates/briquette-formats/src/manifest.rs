@@ -12,7 +12,7 @@ use std::path::Path;
 /// The name of the manifest in a directory.
 pub use crate::io::model_dir::MANIFEST as FILE_NAME;
 /// The newest version of the directory format. Older versions stay readable.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// The first version whose hashes include the layout of transposed rows.
 const HASHES_LAYOUT: u32 = 5;
 /// The first version with scales of one byte.
@@ -21,6 +21,8 @@ const LOG_SCALES: u32 = 6;
 const COLUMN_SCALES: u32 = 7;
 /// The first version with activations on fixed grids.
 const STATIC_ACTIVATIONS: u32 = 8;
+/// The first version with blocks of two tables.
+const TRELLIS: u32 = 9;
 /// The version written if no newer one is needed, so that older programs can read the output.
 const LOWEST: u32 = 1;
 
@@ -134,9 +136,10 @@ fn is_first(axis: &OutputAxis) -> bool {
 ///
 /// Version 2 added stacks of matrices, version 3 outputs on the second axis, version 4 entropy-coded codes.
 /// Version 5 is needed for rows in another order than the tensor's own, version 6 for scales of one byte,
-/// version 7 for scales of columns, and version 8 for activations on fixed grids.
+/// version 7 for scales of columns, version 8 for activations on fixed grids, and version 9 for codes on a trellis.
 pub fn version_of<'a>(tensors: impl Iterator<Item = (Coding, OutputAxis, Option<&'a str>)>) -> u32 {
     let version = |(coding, axis, activations): (Coding, OutputAxis, Option<&str>)| match (coding.storage, axis) {
+        (Storage::Entropy { has_trellis: true, .. }, _) => TRELLIS,
         _ if activations == Some(STATIC) => STATIC_ACTIVATIONS,
         _ if coding.codes.is_some_and(|codes| codes.has_columns) => COLUMN_SCALES,
         _ if coding.codes.is_some_and(|codes| codes.scale == ScaleType::Log8) => LOG_SCALES,

@@ -40,7 +40,7 @@ impl Totals {
         let n_elements = entry.shape.n_elements().unwrap_or(usize::MAX) as u64;
         let n_bits = if entry.coding.codes.is_some() { 32 } else { entry.dtype.n_bits() as u64 };
         self.n_value_bytes = self.n_value_bytes.saturating_add(n_elements.saturating_mul(n_bits) / 8);
-        if let Storage::Entropy { n_bytes } = entry.coding.storage {
+        if let Storage::Entropy { n_bytes, .. } = entry.coding.storage {
             let (n_codes, sum) = self.coded;
             self.coded = (n_codes.saturating_add(n_elements), sum.saturating_add(n_bytes as u64));
         }

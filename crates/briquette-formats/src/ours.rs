@@ -224,7 +224,7 @@ fn check_sum(directory: &ModelDir, name: &Path, file: &InputFile) -> Result<()> 
 fn check_density(tensors: &[StoredTensor]) -> Result<()> {
     let (mut n_codes, mut sum) = (0_u64, 0_u64);
     for tensor in tensors {
-        if let Storage::Entropy { n_bytes } = tensor.coding.storage {
+        if let Storage::Entropy { n_bytes, .. } = tensor.coding.storage {
             n_codes = n_codes.saturating_add(tensor.info.n_elements() as u64);
             sum = sum.saturating_add(n_bytes as u64);
         }
@@ -272,12 +272,18 @@ fn stored_tensor(
         codes.grid().ok_or_else(|| bad("no grid has this many bits"))?;
         codes.grouping.per_row(rows.n_cols).ok_or_else(|| bad("the group size does not divide the row"))?;
     }
-    if let Storage::Entropy { n_bytes } = entry.coding.storage {
-        let most = entry.coding.codes.and_then(|codes| Coding::entropy(codes, rows.n_rows, rows.n_cols));
+    if let Storage::Entropy { n_bytes, has_trellis } = entry.coding.storage {
+        let most = entry.coding.codes.and_then(|codes| Coding::entropy(codes, has_trellis, rows.n_rows, rows.n_cols));
         let most =
             most.map(|coding| coding.storage).ok_or_else(|| bad("codes of this shape cannot be entropy-coded"))?;
-        if !matches!(most, Storage::Entropy { n_bytes: most } if n_bytes <= most) {
-            return Err(bad("its entropy-coded blocks are larger than the codes without coding"));
+        match most {
+            Storage::Entropy { n_bytes: most, .. } if n_bytes > most => {
+                return Err(bad("its entropy-coded blocks are larger than the codes without coding"));
+            }
+            Storage::Entropy { has_trellis: false, .. } if has_trellis => {
+                return Err(bad("a trellis needs codes of 8 bits and rows of a multiple of 32 weights"));
+            }
+            _ => {}
         }
     }
     let n_kept = entry.n_kept.unwrap_or(info.n_elements());
@@ -310,7 +316,7 @@ mod tests {
 
     fn coded(n_rows: usize, n_bytes: usize) -> StoredTensor {
         let info = TensorInfo::checked("w".into(), DType::F32, vec![n_rows, 4096]).unwrap();
-        let coding = Coding { storage: Storage::Entropy { n_bytes }, ..Coding::DENSE };
+        let coding = Coding { storage: Storage::Entropy { n_bytes, has_trellis: false }, ..Coding::DENSE };
         let n_kept = info.n_elements();
         StoredTensor { info, axis: OutputAxis::First, coding, n_kept, activations: None, parts: Vec::new() }
     }

@@ -6,7 +6,7 @@
 //! Rows are outputs and columns are inputs: `[out, in]`, row-major. The input statistics are the Gram matrix `Σ
 //! x xᵀ`, as in [`InputStats`](briquette_core::InputStats). [`InverseFactor`] is computed from it once for all
 //! layers with the same inputs. [`gptq`] and [`sparsegpt`] update rows with it; [`admm`] solves for all weights
-//! of a row together. [`row_factors`] fits the scales of rows to their codes.
+//! of a row together. [`gptq_on_trellis`] chooses codes that take fewer bits. [`row_factors`] fits the scales of rows to their codes.
 //! [`osscar`] chooses whole inputs to remove, and [`refit`] updates the weights of the remaining inputs.
 //! If a matrix cannot be factorized, weights are rounded to nearest and pruned by magnitude, and [`FactorOutcome`] has the
 //! reason. [`SignRound`] learns the rounding of whole blocks from gradients. [`correct`] moves the target of all of them, so that a layer compensates for the errors of the layers before it.
@@ -43,6 +43,8 @@ mod scale_search;
 mod signround;
 mod sparsegpt;
 mod strip;
+mod trellis;
+mod trellis_path;
 
 pub use admm::admm;
 pub use correct::{CrossInputs, correct};
@@ -55,3 +57,4 @@ pub use row_factors::row_factors;
 pub use scale_search::{gptq_with_scales, searches_scales};
 pub use signround::SignRound;
 pub use sparsegpt::sparsegpt;
+pub use trellis::gptq_on_trellis;

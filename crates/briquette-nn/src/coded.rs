@@ -112,6 +112,7 @@ impl Use {
             range: ScaleSearch::AbsMax,
             scale: ScaleType::F32,
             has_columns: false,
+            has_trellis: false,
         }
     }
 

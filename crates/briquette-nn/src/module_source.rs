@@ -124,6 +124,7 @@ impl ModuleSource {
                 range: ScaleSearch::AbsMax,
                 scale: form.scale,
                 has_columns,
+                has_trellis: false,
             },
             activations: form.activations,
             is_given: true,

@@ -192,6 +192,7 @@ impl Making<'_> {
                     break;
                 }
                 self.is_nearest = true;
+                self.costs.leave_trellis();
                 let line = "the coarsest step sizes with weight updates take too many bytes; rounding to nearest";
                 self.options.progress.line(line);
                 (before, over) = (None, None);

@@ -27,6 +27,8 @@ const BETWEEN: usize = 16;
 const BETWEEN_ROWS: usize = 2;
 /// The octaves of step sizes, relative to the root mean square of the weights.
 const OCTAVES: std::ops::Range<i32> = -6..4;
+/// The fewest bits for each weight with a trellis. Odd codes are never zero, so codes that are nearly all zero take more bits on it.
+const LEAST_TRELLIS_BITS: f64 = 1.0;
 /// Bytes of a scale.
 const OF_SCALE: f64 = 2.0;
 
@@ -187,26 +189,28 @@ impl Curve {
         is_known.then(|| self.rms * self.rms * squares().sum::<f64>() / whole)
     }
 
-    /// Returns the step size of a choice.
-    fn step(&self, place: usize) -> f64 {
-        self.at(place)[0].exp2()
-    }
-
     /// Returns the scheme of a choice.
     ///
     /// For a step size, it has one scale for the tensor if that covers all weights, and else one per row.
+    /// With a trellis, the step size is half as large, unless that takes few bits for each weight: then plain codes are better.
     /// `suffix` is appended to the name.
-    pub fn scheme(&self, place: usize, suffix: &str) -> String {
+    pub fn scheme(&self, place: usize, has_trellis: bool, suffix: &str) -> String {
         if let Some((choice, _)) = place.checked_sub(self.n_steps()).and_then(|place| self.named.get(place)) {
             return choice.scheme.clone();
         }
+        let [step, bytes, _] = self.at(place);
+        let bits = 8.0 * bytes / self.n_weights.max(1) as f64;
+        let (step, suffix) = match has_trellis && bits >= LEAST_TRELLIS_BITS {
+            true => ((step - 1.0).exp2(), format!("-trellis{suffix}")),
+            false => (step.exp2(), suffix.to_string()),
+        };
         if self.has_row_steps {
-            return step_name(self.step(place), &format!("-frequency{suffix}"));
+            return step_name(step, &format!("-frequency{suffix}"));
         }
-        let row = step_name(self.step(place), "");
+        let row = step_name(step, "");
         let size = row.strip_prefix("step").and_then(|size| size.parse().ok());
         let is_per_tensor = size.is_some_and(|size| covers(self.most, size));
-        if is_per_tensor { format!("{row}-tensor{suffix}") } else { row + suffix }
+        if is_per_tensor { format!("{row}-tensor{suffix}") } else { row + &suffix }
     }
 
     /// Returns the base-2 logarithm of the step size of a choice, its bytes, and the base-2 logarithm of the

@@ -295,10 +295,13 @@ impl<'a> TensorPlan<'a> {
     fn entropy_coding(&self, profile: OutputFormat, codes: Option<Codes>) -> Option<Coding> {
         let blocks = self.blocks.filter(|_| profile.holds_sparse())?;
         let Rows { n_rows, n_cols, .. } = self.rows();
-        let most = Coding::entropy(codes?, n_rows, n_cols)?;
-        Some(match blocks {
-            BlockBytes::AtMost => most,
-            BlockBytes::Exactly(n_bytes) => Coding { storage: Storage::Entropy { n_bytes }, ..most },
+        let has_trellis = self.quant.is_some_and(|quant| quant.spec.has_trellis);
+        let most = Coding::entropy(codes?, has_trellis, n_rows, n_cols)?;
+        Some(match (blocks, most.storage) {
+            (BlockBytes::Exactly(n_bytes), Storage::Entropy { has_trellis, .. }) => {
+                Coding { storage: Storage::Entropy { n_bytes, has_trellis }, ..most }
+            }
+            _ => most,
         })
     }
 

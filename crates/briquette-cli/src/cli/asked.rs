@@ -87,7 +87,7 @@ fn raw_of(what: &What) -> Result<raw::RawRecipe> {
 
 /// Returns the budget of the flags, if they set one.
 fn budget_of(what: &What) -> Option<raw::RawBudget> {
-    let What { bytes, bits, min, max, choices, sensitivity, loss, sensitivity_file, .. } = what.clone();
+    let What { bytes, bits, min, max, choices, experimental, sensitivity, loss, sensitivity_file, .. } = what.clone();
     let (min, max): (BTreeMap<_, _>, BTreeMap<_, _>) = (min.into_iter().collect(), max.into_iter().collect());
     let is_given = has_budget(what);
     is_given.then_some(raw::RawBudget {
@@ -96,6 +96,7 @@ fn budget_of(what: &What) -> Option<raw::RawBudget> {
         min,
         max,
         choices,
+        experimental,
         sensitivity,
         loss,
         sensitivity_file,

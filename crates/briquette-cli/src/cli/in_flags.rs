@@ -4,12 +4,13 @@ use super::stage_flags::What;
 use briquette::Error;
 
 /// The flag of each key outside of stages.
-const FLAGS: [(&str, &str); 21] = [
+const FLAGS: [(&str, &str); 22] = [
     ("budget.bytes", "--bytes"),
     ("budget.bits", "--bits"),
     ("budget.min", "--min"),
     ("budget.max", "--max"),
     ("budget.choices", "--choices"),
+    ("budget.experimental", "--experimental"),
     ("budget.sensitivity_file", "--sensitivity-file"),
     ("budget.sensitivity", "--sensitivity"),
     ("budget.loss", "--loss"),

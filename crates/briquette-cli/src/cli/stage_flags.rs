@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 /// Flags that a recipe replaces.
 ///
 /// This includes flags that others require, because clap allows a flag whose required flag conflicts.
-const IN_A_RECIPE: [&str; 32] = [
+const IN_A_RECIPE: [&str; 34] = [
     "bytes",
     "bits",
     "min",
     "choices",
+    "experimental",
     "max",
     "eval",
     "sensitivity",
@@ -125,6 +126,10 @@ pub(crate) struct What {
     /// entropy-coded, and schemes may include pruning: int8+0.5,int4-g64+2:4
     #[arg(long, value_name = "SCHEME,...", value_delimiter = ',', requires = "budget", help_heading = "Budget")]
     pub(crate) choices: Option<Vec<String>>,
+    /// Experimental: trellis, for codes that take fewer bits at equal quality (needs --data; versions before 9 of the format cannot
+    /// read them)
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "budget", help_heading = "Budget")]
+    pub(crate) experimental: Vec<String>,
     /// How sensitivity is found: gradient (one forward and backward pass), measured (with only this tensor
     /// quantized) or relative (to weights)
     #[arg(long, value_name = "HOW", requires = "budget", help_heading = "Budget")]

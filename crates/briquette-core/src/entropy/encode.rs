@@ -43,7 +43,24 @@ impl SymbolStep {
 /// If a symbol has no frequency.
 pub fn encode(symbols: &[u8], table: &SymbolTable, block: &mut Vec<u8>) {
     let (frequencies, starts) = (table.frequencies(), table.starts());
-    let steps: [SymbolStep; 256] = std::array::from_fn(|symbol| SymbolStep::new(frequencies[symbol], starts[symbol]));
+    push(symbols, &std::array::from_fn(|symbol| SymbolStep::new(frequencies[symbol], starts[symbol])), block);
+}
+
+/// Appends a block of codes, coded by the table of their parity. See [`trellis`](super::trellis).
+///
+/// # Panics
+/// If a code has no frequency.
+pub fn encode_trellis(codes: &[i8], tables: &[SymbolTable; 2], block: &mut Vec<u8>) {
+    let starts = tables.each_ref().map(SymbolTable::starts);
+    let step = |code: usize| {
+        let (parity, pair) = (code & 1, usize::from((code as u8 as i8 >> 1) as u8));
+        SymbolStep::new(tables[parity].frequencies()[pair], starts[parity][pair])
+    };
+    push(bytemuck::cast_slice(codes), &std::array::from_fn(step), block);
+}
+
+/// Appends a block of symbols, each coded by its step.
+fn push(symbols: &[u8], steps: &[SymbolStep; 256], block: &mut Vec<u8>) {
     let mut states = [LEAST; LANES];
     // Words are written backwards, at most one per symbol, because a decoder reads the last word first. Each is
     // stored unconditionally, since no processor predicts which states emit one.

@@ -3,7 +3,7 @@
 use super::read_block::ReadBlock;
 use super::{DecodeBuffers, StoredDir};
 use briquette_core::encoded::{CodeBlocks, Part};
-use briquette_core::entropy::read_block;
+use briquette_core::entropy::{read_block, read_trellis_block};
 use briquette_core::{Error, Result, Rows, Storage};
 use std::ops::Range;
 
@@ -68,7 +68,7 @@ impl StoredDir {
             return Err(tensor.damaged("a block of its codes ends before it starts"));
         };
         let n_bits = tensor.coding.codes.map_or(8, |codes| codes.bits);
-        let Storage::Entropy { n_bytes: n_whole } = tensor.coding.storage else {
+        let Storage::Entropy { n_bytes: n_whole, has_trellis } = tensor.coding.storage else {
             return Err(Error::bug(format!("tensor {:?} is not entropy-coded", tensor.info.name)));
         };
         if start > end || end - start > blocks.packed_bytes(number, n_bits) || end > n_whole {
@@ -76,7 +76,10 @@ impl StoredDir {
             return Err(tensor.damaged(&message));
         }
         self.read_part(tensor, Part::Blocks, start..end, coded)?;
-        read_block(coded, n_bits, codes)
-            .map_err(|error| error.at(format_args!("tensor {:?}, block {number}", tensor.info.name)))
+        let read = match has_trellis {
+            true => read_trellis_block(coded, tensor.rows().n_cols, codes),
+            false => read_block(coded, n_bits, codes),
+        };
+        read.map_err(|error| error.at(format_args!("tensor {:?}, block {number}", tensor.info.name)))
     }
 }

@@ -18,6 +18,8 @@ pub struct QuantSpec {
     pub scale: ScaleType,
     /// Whether each column has a scale too.
     pub has_columns: bool,
+    /// Whether codes are chosen on a [trellis](briquette_core::entropy::trellis), where they take fewer bits.
+    pub has_trellis: bool,
 }
 
 impl QuantSpec {
@@ -39,6 +41,16 @@ impl QuantSpec {
             Some(_) => self,
             None => Self { grouping: Grouping::Row, ..self },
         }
+    }
+
+    /// Returns the scheme with plain codes of about as many bits: a step of twice the size.
+    pub fn without_trellis(self) -> Self {
+        let range = match self.range {
+            ScaleSearch::Step(Some(size)) if self.has_trellis => ScaleSearch::Step(Some(2.0 * size)),
+            ScaleSearch::StepByFrequency(size) if self.has_trellis => ScaleSearch::StepByFrequency(2.0 * size),
+            range => range,
+        };
+        Self { range, has_trellis: false, ..self }
     }
 
     /// Returns whether the scale of any group requires all weights of the tensor.
@@ -81,7 +93,7 @@ impl std::fmt::Display for UnknownScheme {
             "unknown scheme {:?}: expected int8, int8-dynamic, int8-dynamic-sym, int8-static, or intB, intB-asym, intB-gN, \
              intB-gN-asym with 2 to 8 bits B and a group size N (int4-g128), or int4 and int4-gN followed by -dynamic \
              or -dynamic-sym (int4-g32-dynamic), or step, stepS, stepS-tensor, stepS-frequency with a step size S \
-             from {:e} to {:e} (step0.01), optionally followed by -dynamic",
+             from {:e} to {:e} (step0.01), optionally followed by -trellis, -dynamic or -trellis-dynamic",
             self.0,
             STEP_SIZES.start(),
             STEP_SIZES.end()
@@ -103,6 +115,7 @@ impl Scheme {
             range: ScaleSearch::AbsMax,
             scale: ScaleType::F32,
             has_columns: false,
+            has_trellis: false,
         },
         activations: Activations::Float,
     };
@@ -110,15 +123,21 @@ impl Scheme {
     /// The smallest step size whose power-of-two multiples are exact in f16.
     const LEAST_F16: f32 = 1.0 / 4096.0;
 
-    /// Parses the part of a `step` scheme after the word `step`: `[<size>][-tensor|-frequency][-dynamic]`.
+    /// Parses the part of a `step` scheme after the word `step`: `[<size>][-tensor|-frequency][-trellis][-dynamic]`.
     ///
     /// The codes are int8, with one step size for all rows, times a power of two for rows with large weights.
     /// Without a size, a budget chooses it. `-tensor` uses the step size unchanged in all rows.
-    /// `-frequency` multiplies it by a factor for each row, by the frequency of the token.
+    /// `-frequency` multiplies it by a factor for each row, by the frequency of the token. `-trellis` chooses codes on a
+    /// trellis, which needs a size.
     fn of_step(rest: &str) -> Option<Self> {
         let (rest, activations) = match rest.strip_suffix("-dynamic") {
             Some(rest) => (rest, Activations::DynamicAsymmetric),
             None => (rest, Activations::Float),
+        };
+        let (rest, has_trellis) = match rest.strip_suffix("-trellis") {
+            Some("") => return None,
+            Some(rest) => (rest, true),
+            None => (rest, false),
         };
         let (rest, grouping) = match rest.strip_suffix("-tensor") {
             Some("") => return None,
@@ -128,7 +147,7 @@ impl Scheme {
         if let Some(size) = rest.strip_suffix("-frequency") {
             let size = size.parse().ok().filter(|size| STEP_SIZES.contains(size) && grouping == Grouping::Row)?;
             let (range, scale) = (ScaleSearch::StepByFrequency(size), ScaleType::Log8);
-            return Some(Self { weights: QuantSpec { range, scale, ..Self::INT8.weights }, activations });
+            return Some(Self { weights: QuantSpec { range, scale, has_trellis, ..Self::INT8.weights }, activations });
         }
         let size = rest;
         let size =
@@ -138,7 +157,7 @@ impl Scheme {
         } else {
             ScaleType::F32
         };
-        let weights = QuantSpec { range: ScaleSearch::Step(size), grouping, scale, ..Self::INT8.weights };
+        let weights = QuantSpec { range: ScaleSearch::Step(size), grouping, scale, has_trellis, ..Self::INT8.weights };
         Some(Self { weights, activations })
     }
 
@@ -156,7 +175,8 @@ impl Scheme {
         }
         let grid = Grid::new(n_bits, kind)?;
         let range = if grid.is_asymmetric() { ScaleSearch::MinMax } else { ScaleSearch::AbsMax };
-        let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32, has_columns: false };
+        let weights =
+            QuantSpec { grid, grouping, range, scale: ScaleType::F32, has_columns: false, has_trellis: false };
         Some(Self { weights, activations: Activations::Float })
     }
 
@@ -177,7 +197,7 @@ impl Scheme {
 
 /// Returns the name of the scheme with this step size, to four digits, followed by `suffix`.
 ///
-/// The suffix is `-tensor` or `-frequency`, `-dynamic`, both or empty. A size outside [`STEP_SIZES`] becomes the nearest one
+/// The suffix has the words `-tensor` or `-frequency`, `-trellis` and `-dynamic`, or none. A size outside [`STEP_SIZES`] becomes the nearest one
 /// inside, so that every name can be parsed.
 pub fn step_name(size: f64, suffix: &str) -> String {
     let size = size.clamp(f64::from(*STEP_SIZES.start()), f64::from(*STEP_SIZES.end()));
@@ -187,7 +207,7 @@ pub fn step_name(size: f64, suffix: &str) -> String {
 /// Multiplies the step size in the name of a scheme. `None` if the scheme has no step size.
 pub fn scaled_step(scheme: &str, factor: f64) -> Option<String> {
     let rest = scheme.strip_prefix("step")?;
-    let end = ["-tensor", "-frequency", "-dynamic"]
+    let end = ["-tensor", "-frequency", "-trellis", "-dynamic"]
         .into_iter()
         .filter_map(|word| rest.find(word))
         .min()
@@ -199,7 +219,7 @@ pub fn scaled_step(scheme: &str, factor: f64) -> Option<String> {
 impl std::str::FromStr for Scheme {
     type Err = UnknownScheme;
 
-    /// Parses `step[<size>][-tensor|-frequency][-dynamic]` or `int<bits>[-g<size>][-asym]`.
+    /// Parses `step[<size>][-tensor|-frequency][-trellis][-dynamic]` or `int<bits>[-g<size>][-asym]`.
     ///
     /// Without a group size, there is one scale per channel. `int8`, `int4` and `int4-g<size>` may end in
     /// `-dynamic` or `-dynamic-sym`, for int8 activations, and `int8` in `-static`.
@@ -244,6 +264,10 @@ mod tests {
         let rows: Scheme = "step0.0125-frequency-dynamic".parse().unwrap();
         let (range, scale) = (ScaleSearch::StepByFrequency(0.0125), ScaleType::Log8);
         assert_eq!(rows, Scheme { weights: QuantSpec { range, scale, ..Scheme::INT8.weights }, ..step });
+        let trellis: Scheme = "step0.0125-frequency-trellis-dynamic".parse().unwrap();
+        assert_eq!(trellis, Scheme { weights: QuantSpec { has_trellis: true, ..rows.weights }, ..rows });
+        assert_eq!(trellis.weights.without_trellis(), "step0.025-frequency".parse::<Scheme>().unwrap().weights);
+        assert_eq!(scaled_step("step0.0125-trellis", 2.0).as_deref(), Some("step2.500e-2-trellis"));
         assert_eq!(scaled_step("step0.0125-frequency", 2.0).as_deref(), Some("step2.500e-2-frequency"));
         assert_eq!("step1e-5".parse::<Scheme>().unwrap().weights.scale, ScaleType::F32);
         assert!("step".parse::<Scheme>().unwrap().is_open() && !step.is_open());
@@ -258,6 +282,9 @@ mod tests {
             "step0.1-asym",
             "step-tensor",
             "step-frequency",
+            "step-trellis",
+            "step0.1-trellis-tensor",
+            "int8-trellis",
             "step0.1-frequency-tensor",
             "step0.1-tensor-frequency",
             "int",

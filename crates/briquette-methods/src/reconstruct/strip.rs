@@ -47,21 +47,38 @@ impl<'a> RowStrip<'a> {
     /// Processes a block of columns after all earlier blocks. `settle` maps the `k`-th column's weights to
     /// their final values.
     pub(crate) fn sweep(&mut self, block: Range<usize>, mut settle: impl FnMut(&Self, usize, Lanes) -> Lanes) {
-        let n = self.factor.n_cols();
-        self.errors.clear();
-        self.errors.resize(block.len(), [0.0; STRIP]);
+        self.begin(&block);
         for k in block.clone() {
             let wanted = self.column(k);
             let settled = settle(self, k, wanted);
-            let (col, error) = (self.factor.order()[k], &mut self.errors[k - block.start]);
-            *error = std::array::from_fn(|lane| wanted[lane] - settled[lane]);
-            self.weights.chunks_exact_mut(n).zip(settled).for_each(|(row, settled)| row[col] = settled);
-            let Some(carry) = self.factor.carry() else { continue };
-            let within = k + 1..block.end;
-            for (carried, &share) in self.carried[within.clone()].iter_mut().zip(&carry[k * n..][within]) {
-                carried.iter_mut().zip(&*error).for_each(|(carried, error)| *carried -= share * error);
-            }
+            self.settle(&block, k, &wanted, &settled);
         }
+        self.end(&block);
+    }
+
+    /// Begins a block of columns after all earlier blocks.
+    pub(crate) fn begin(&mut self, block: &Range<usize>) {
+        self.errors.clear();
+        self.errors.resize(block.len(), [0.0; STRIP]);
+    }
+
+    /// Gives the `k`-th column its final values, and carries their errors from the wanted values into the later columns of the
+    /// block.
+    pub(crate) fn settle(&mut self, block: &Range<usize>, k: usize, wanted: &Lanes, settled: &Lanes) {
+        let n = self.factor.n_cols();
+        let (col, error) = (self.factor.order()[k], &mut self.errors[k - block.start]);
+        *error = std::array::from_fn(|lane| wanted[lane] - settled[lane]);
+        self.weights.chunks_exact_mut(n).zip(settled).for_each(|(row, &settled)| row[col] = settled);
+        let Some(carry) = self.factor.carry() else { return };
+        let within = k + 1..block.end;
+        for (carried, &share) in self.carried[within.clone()].iter_mut().zip(&carry[k * n..][within]) {
+            carried.iter_mut().zip(&*error).for_each(|(carried, error)| *carried -= share * error);
+        }
+    }
+
+    /// Carries the errors of a whole block into all later columns.
+    pub(crate) fn end(&mut self, block: &Range<usize>) {
+        let n = self.factor.n_cols();
         let (Some(carry), true) = (self.factor.carry(), block.end < n) else { return };
         let shares =
             StridedMatrix::new(&carry[block.start * n + block.end..], n, block.len(), n - block.end).transposed();

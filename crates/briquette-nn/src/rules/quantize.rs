@@ -74,8 +74,7 @@ impl Quantize {
     /// Config: `path` is not a valid glob.
     pub fn on_grid(path: &str, params: QuantParams) -> Result<Self> {
         let (grid, grouping) = (params.grid, params.grouping);
-        let weights =
-            QuantSpec { grid, grouping, range: ScaleSearch::AbsMax, scale: ScaleType::F32, has_columns: false };
+        let weights = QuantSpec { grid, grouping, range: ScaleSearch::AbsMax, ..Scheme::INT8.weights };
         let rule = Self::with_scheme(path, Scheme { weights, activations: Activations::Float })?;
         Ok(Self { given: Some(params), schedule: Schedule::once(), ..rule })
     }

@@ -4,9 +4,10 @@ use crate::frequency;
 use crate::memory::limit_of_host;
 use crate::report::{AllocatedTensor, AllocationReport};
 use crate::sensitivity::{self, OpenTensor};
+use briquette_core::entropy::trellis::can_have_trellis;
 use briquette_core::{Error, Hash128, Result};
 use briquette_formats::Checkpoint;
-use briquette_methods::quant::{Activations, Candidate, ScaleSearch, allocate};
+use briquette_methods::quant::{Activations, Candidate, Rounding, ScaleSearch, allocate};
 use briquette_recipe::plan::{siblings, topology_of};
 use briquette_recipe::{Bounds, Budget, GivenScheme, Recipe, Target};
 use briquette_writer::context::{RunOptions, Workers};
@@ -24,6 +25,8 @@ pub(super) struct Costs {
     suffixes: Vec<&'static str>,
     /// Whether no sample used the tensor.
     idle: Vec<bool>,
+    /// Whether the codes of a step size are chosen on a trellis.
+    has_trellis: Vec<bool>,
     /// The loss per squared step size, without weight updates.
     losses: Vec<f64>,
     /// How losses were measured, and their unit.
@@ -98,6 +101,13 @@ impl Costs {
         };
         let suffixes: Vec<&'static str> = open.iter().map(suffix).collect();
         let found = sensitivity::find(recipe, &budget.sensitivity, &open, &checkpoint, options)?;
+        // Zeros that a stage leaves have no place on most paths, and only updated weights are rounded to paths.
+        let may_have = |(tensor, _): &OpenTensor| {
+            let is_rounded = tensor.solve.rounding == Rounding::Gptq || rows.contains_key(&tensor.index());
+            let is_updated = tensor.prune.is_none() && is_rounded;
+            budget.has_trellis && is_updated && can_have_trellis(tensor.rows().n_cols)
+        };
+        let has_trellis: Vec<bool> = open.iter().map(may_have).collect();
         let curves: Vec<Curve> = open.into_iter().map(|(_, curve)| curve).collect();
         let of = |curve: &Curve| found.tensor(&curve.name).map_or((0.0, true), |it| (it.loss_of_square, it.is_idle));
         let (losses, idle): (Vec<f64>, Vec<bool>) = curves.iter().map(of).unzip();
@@ -105,7 +115,8 @@ impl Costs {
         let topology = topology_of(recipe, &checkpoint)?;
         let groups = siblings::groups(curves.iter().map(|curve| curve.name.as_str()), &topology);
         let words = [found.how, found.unit];
-        Ok(Self { curves, suffixes, idle, losses, words, choices, groups, fixed, most })
+        let has_trellis = has_trellis.iter().zip(&idle).map(|(may_have, is_idle)| *may_have && !is_idle).collect();
+        Ok(Self { curves, suffixes, idle, has_trellis, losses, words, choices, groups, fixed, most })
     }
 
     /// Updates the losses with the share of each layer's output error that remains after weight updates, by
@@ -115,6 +126,11 @@ impl Costs {
             |(curve, loss): (&Curve, &f64)| loss * left.get(&curve.name).map_or(1.0, |left| left.max(LEAST_LEFT));
         let losses: Vec<f64> = self.curves.iter().zip(&self.losses).map(loss).collect();
         self.choices = choices(&self.curves, &losses, &self.suffixes);
+    }
+
+    /// Chooses no codes on a trellis any more, because weights are rounded to the nearest.
+    pub(super) fn leave_trellis(&mut self) {
+        self.has_trellis.fill(false);
     }
 
     /// Returns the largest loss within bounds, in the unit of the predicted losses, if that is known.
@@ -186,7 +202,7 @@ impl Costs {
         };
         let given = |(tensor, &place): (usize, &usize)| GivenScheme {
             name: self.curves[tensor].name.clone(),
-            scheme: self.curves[tensor].scheme(place, self.suffixes[tensor]),
+            scheme: self.curves[tensor].scheme(place, self.has_trellis[tensor], self.suffixes[tensor]),
             is_idle: self.idle[tensor],
         };
         let schemes = chosen.iter().enumerate().map(given).collect();

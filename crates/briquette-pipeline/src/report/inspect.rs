@@ -250,7 +250,8 @@ fn encoding_of(checkpoint: &Checkpoint, index: usize) -> Cow<'static, str> {
     match coding.storage {
         Storage::Dense => values.into(),
         Storage::Bitmask => format!("{values}, bitmask").into(),
-        Storage::Entropy { .. } => format!("{values}, entropy-coded").into(),
+        Storage::Entropy { has_trellis: false, .. } => format!("{values}, entropy-coded").into(),
+        Storage::Entropy { has_trellis: true, .. } => format!("{values} on a trellis, entropy-coded").into(),
     }
 }
 

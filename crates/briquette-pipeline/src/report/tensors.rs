@@ -85,7 +85,8 @@ fn encoding_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     match coding.storage {
         Storage::Dense => values,
         Storage::Bitmask => format!("{values}, bitmask"),
-        Storage::Entropy { .. } => format!("{values}, entropy-coded"),
+        Storage::Entropy { has_trellis: false, .. } => format!("{values}, entropy-coded"),
+        Storage::Entropy { has_trellis: true, .. } => format!("{values} on a trellis, entropy-coded"),
     }
 }
 

@@ -7,10 +7,13 @@ use super::job::{SolveJob, check_stop, layer_of, stats_of};
 use super::rows::{can_store, check_finite, is_finite, rows_of_decision, rows_of_mask, zeros_of};
 use super::scaled_stats::ScaledStats;
 use super::unit::{SolvedUnit, UpdatedTensor};
-use super::update::{DAMPING, KnownFactor, pruned, rounded};
+use super::update::{DAMPING, KnownFactor, double, on_trellis, pruned, rounded};
 use crate::frequency::ScaledSource;
 use crate::report::SolvedLayer;
-use briquette_core::{ColumnScales, Decision, Error, InputStats, Mask, QuantParams, Result, decision::fake_quantize};
+use briquette_core::encoded::CodeBlocks;
+use briquette_core::{
+    ColumnScales, Decision, Error, Grouping, InputStats, Mask, QuantParams, Result, decision::fake_quantize,
+};
 use briquette_formats::TensorSource;
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
 use briquette_methods::quant::{Fitter, MaskedRows, Rounding, RowInputs};
@@ -49,6 +52,14 @@ struct SomeRows<'a> {
     first: usize,
     /// The mask of weights that stay, if it is given.
     given: Option<&'a Mask>,
+}
+
+/// Updated rows of a tensor.
+struct UpdatedRows {
+    values: Vec<f32>,
+    decision: Decision,
+    /// Whether their codes were chosen on a trellis.
+    is_on_trellis: bool,
 }
 
 impl<'j, 'p> Solver<'j, 'p> {
@@ -181,14 +192,14 @@ impl<'j, 'p> Solver<'j, 'p> {
             (UpdatedTensor::default(), None, OutputErrors::new(stats, [n_rows, n_cols]));
         let mut is_lost = false;
         let is_by_rows = goes_by_rows(tensor) && stats.n_groups(n_cols) == 1;
-        let step = if is_by_rows { (ROWS_OF / n_cols).max(1) } else { n_rows };
+        let step = if is_by_rows { rows_at_a_time(n_rows, n_cols) } else { n_rows };
         for start in (0..n_rows).step_by(step) {
             let rows = start..(start + step).min(n_rows);
             let given = given.map(|given| rows_of_mask(given, &rows));
             let own = &original[rows.start * n_cols..rows.end * n_cols];
             let part = SomeRows { original: own, first: start, given: given.as_ref() };
             let mut updated = self.rows(tensor, part, stats, (factors, &mut outcome))?;
-            if !updated.as_ref().is_some_and(|(values, _)| can_store(tensor, values)) {
+            if !updated.as_ref().is_some_and(|updated| can_store(tensor, &updated.values)) {
                 is_lost = true;
                 updated = self.rows(tensor, part, &unseen(stats), (&mut Vec::new(), &mut outcome))?;
             }
@@ -197,15 +208,15 @@ impl<'j, 'p> Solver<'j, 'p> {
                 Error::refused(message).at(tensor.culprit())
             })?;
             let rounded = |row: usize| {
-                fake_quantize(
-                    &own[row * n_cols..(row + 1) * n_cols],
-                    1,
-                    n_cols,
-                    &rows_of_decision(&updated.1, &(row..row + 1), n_cols),
-                )
+                let mut decision = rows_of_decision(&updated.decision, &(row..row + 1), n_cols);
+                if updated.is_on_trellis {
+                    // Rounding to the nearest takes as many bits with this step.
+                    double(&mut decision);
+                }
+                fake_quantize(&own[row * n_cols..(row + 1) * n_cols], 1, n_cols, &decision)
             };
-            errors.add(rows.start, own, rounded, &updated.0);
-            solved.push(n_cols, &updated.0, updated.1);
+            errors.add(rows.start, own, rounded, &updated.values);
+            solved.push(n_cols, &updated.values, updated.decision);
         }
         if let Some(outcome) = outcome.as_mut().filter(|_| is_lost) {
             outcome.fallback = Some(Fallback::NotFinite);
@@ -222,7 +233,7 @@ impl<'j, 'p> Solver<'j, 'p> {
         SomeRows { original, first, given }: SomeRows,
         stats: &InputStats,
         (factors, outcome): (&mut Vec<KnownFactor>, &mut Option<FactorOutcome>),
-    ) -> Result<Option<(Vec<f32>, Decision)>> {
+    ) -> Result<Option<UpdatedRows>> {
         let (n_cols, check_stop) = (tensor.rows().n_cols, check_stop(self.workers.stop()));
         let n_rows = original.len() / n_cols;
         let mut values = original.to_vec();
@@ -249,11 +260,27 @@ impl<'j, 'p> Solver<'j, 'p> {
             }
             None => grids_of(tensor, &kept, decision.mask.as_ref(), stats, &check_stop)?,
         };
-        let mut decision = Decision { quant, ..decision };
+        let (mut decision, mut is_on_trellis) = (Decision { quant, ..decision }, false);
         match (&decision.quant, tensor.solve.rounding) {
             (Some(quant), Rounding::Gptq) => {
                 let searches = !has_given_scales && stats.count >= FEW && searches_scales(quant, n_cols);
-                *outcome = rounded(&mut values, n_cols, (&mut decision, searches), &groups, factors, &check_stop)?;
+                let spec = tensor.quant.map(|quant| quant.spec);
+                if let Some(spec) = spec.filter(|spec| spec.has_trellis) {
+                    let how = (spec.range, &decision);
+                    let found = on_trellis(&mut values, n_cols, how, &groups, factors, &check_stop)?;
+                    is_on_trellis = found.is_some();
+                    match found {
+                        Some(_) => *outcome = found,
+                        None => values.copy_from_slice(original),
+                    }
+                    // A single scale stays, because the other rows of the tensor may have it.
+                    if !is_on_trellis && quant.grouping != Grouping::Tensor {
+                        double(&mut decision);
+                    }
+                }
+                if !is_on_trellis {
+                    *outcome = rounded(&mut values, n_cols, (&mut decision, searches), &groups, factors, &check_stop)?;
+                }
                 if !is_finite(&values) {
                     return Ok(None);
                 }
@@ -265,7 +292,7 @@ impl<'j, 'p> Solver<'j, 'p> {
             }
             _ => values = fake_quantize(&values, n_rows, n_cols, &decision),
         }
-        Ok(is_finite(&values).then_some((values, decision)))
+        Ok(is_finite(&values).then_some(UpdatedRows { values, decision, is_on_trellis }))
     }
 }
 
@@ -289,6 +316,12 @@ fn narrow_first(plan: &Plan, tensors: &[usize], layers: &BTreeMap<String, InputS
 
 /// The number of weights whose rows are updated at a time if rows are independent.
 const ROWS_OF: usize = 8 << 20;
+
+/// Returns the number of rows that are updated at a time: whole blocks of codes, because a trellis begins anew in each.
+fn rows_at_a_time(n_rows: usize, n_cols: usize) -> usize {
+    let of_block = CodeBlocks::new(n_rows, n_cols).rows(0).len().max(1);
+    (ROWS_OF / n_cols / of_block).max(1) * of_block
+}
 
 /// Returns whether some rows of a tensor can be updated at a time: unless rows share a scale or a drop count.
 fn goes_by_rows(tensor: &TensorPlan) -> bool {

@@ -2,10 +2,12 @@
 
 use super::groups::{GroupInputs, joined, pattern_of};
 use super::rows::{rows_of_decision, rows_of_mask};
-use briquette_core::{Decision, Error, InputStats, Mask, Result};
+use briquette_core::entropy::trellis::can_have_trellis;
+use briquette_core::{Affine, Decision, Error, InputStats, Mask, Result};
 use briquette_methods::prune::{Reconstruction, SparsityPattern};
+use briquette_methods::quant::ScaleSearch;
 use briquette_methods::reconstruct::{
-    ColumnOrder, FactorOutcome, FactorSpec, InverseFactor, admm, gptq, gptq_with_scales, sparsegpt,
+    ColumnOrder, FactorOutcome, FactorSpec, InverseFactor, admm, gptq, gptq_on_trellis, gptq_with_scales, sparsegpt,
 };
 use briquette_writer::{Cut, TensorPlan};
 use std::sync::Arc;
@@ -82,6 +84,37 @@ pub(super) fn rounded(
         quant.affines = scales;
     }
     Ok(joined(&outcomes))
+}
+
+/// Rounds weights `[rows, n_cols]` by GPTQ to codes on a trellis. Returns `None` if plain codes have to be used; the weights are then
+/// invalid.
+///
+/// That is the case if zeros that have to stay have no place on a path, if a hundredth of the rows has weights that need
+/// larger steps, and for channel groups.
+pub(super) fn on_trellis(
+    values: &mut [f32],
+    n_cols: usize,
+    (range, decision): (ScaleSearch, &Decision),
+    groups: &[GroupInputs],
+    factors: &mut Vec<KnownFactor>,
+    check_stop: &(impl Fn() -> Result<()> + Sync),
+) -> Result<Option<FactorOutcome>> {
+    let (Some(quant), [GroupInputs { stats, .. }]) = (&decision.quant, groups) else { return Ok(None) };
+    // A row with weights beyond the largest code has a multiple of the step.
+    let is_larger = |affine: &&Affine| matches!(range, ScaleSearch::Step(Some(size)) if affine.scale > 1.5 * size);
+    let n_larger = quant.affines.iter().filter(is_larger).count();
+    if !can_have_trellis(n_cols) || n_larger * 100 > quant.affines.len() {
+        return Ok(None);
+    }
+    let factor = factor_of(factors, stats, ColumnOrder::ByActivation, check_stop)?;
+    let has_paths = gptq_on_trellis(values, n_cols, quant, decision.mask.as_ref(), factor, check_stop)?;
+    Ok(has_paths.then(|| factor.outcome()))
+}
+
+/// Doubles all scales: the step of plain codes that take about as many bits as codes on a trellis.
+pub(super) fn double(decision: &mut Decision) {
+    let affines = decision.quant.iter_mut().flat_map(|quant| &mut quant.affines);
+    affines.for_each(|affine| affine.scale *= 2.0);
 }
 
 /// Returns the factor of the Hessian of these inputs, computed once for consecutive layers with the same

@@ -9,6 +9,7 @@ use crate::parse::raw::{RawBudget, RawRecipe};
 use crate::parse::stage::{RecipePart, Stage};
 use crate::parse::words::one_of;
 use briquette_core::{Error, Patterns, Result};
+use briquette_methods::quant::Rounding;
 use std::path::PathBuf;
 
 /// Default number of items that measure sensitivity.
@@ -26,6 +27,8 @@ pub struct Budget {
     pub sensitivity: Sensitivity,
     /// Whether a tensor may get a step size.
     pub has_steps: bool,
+    /// Whether the codes of step sizes are chosen on a trellis.
+    pub has_trellis: bool,
     /// Schemes that a tensor may get, dense or pruned.
     pub schemes: Vec<SchemeChoice>,
     /// The tensors that a training with the step sizes freezes; `None` without such a training.
@@ -206,10 +209,11 @@ impl Budget {
                 "output.storage: a budget with step sizes always uses entropy coding; remove it",
             ));
         }
+        let has_trellis = trellis_of(keys, has_steps, stages, learner.is_some())?;
         let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
         let sensitivity = Sensitivity::from_raw(keys, has_data)?;
         let target = Target::from_raw(keys, raw)?;
-        Ok(Some(Self { target, sensitivity, has_steps, schemes, frozen }))
+        Ok(Some(Self { target, sensitivity, has_steps, has_trellis, schemes, frozen }))
     }
 }
 
@@ -223,6 +227,24 @@ fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<SchemeChoice>)> {
     }
     let (steps, named): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| *name == "step");
     Ok((!steps.is_empty(), named.iter().map(|name| SchemeChoice::parse(name)).collect::<Result<_>>()?))
+}
+
+/// Returns whether the codes of step sizes are chosen on a trellis.
+fn trellis_of(keys: &RawBudget, has_steps: bool, stages: &[Stage], is_trained: bool) -> Result<bool> {
+    let names = keys.experimental.iter().map(|name| one_of("budget.experimental", name, &[("trellis", ())]));
+    names.collect::<Result<Vec<()>>>()?;
+    let updates =
+        |stage: &Stage| matches!(stage, Stage::Quantize(stage) if stage.rounding == Rounding::Gptq && !stage.learns);
+    let message = match () {
+        () if keys.experimental.is_empty() => return Ok(false),
+        () if !has_steps => "only step sizes have a trellis; add \"step\" to budget.choices",
+        () if is_trained => "quantization-aware training does not know a trellis; remove one of the two",
+        () if !stages.iter().any(updates) => {
+            "a trellis needs round = \"gptq\" without reconstruct; set calibration.data"
+        }
+        () => return Ok(true),
+    };
+    Err(Error::config(format!("budget.experimental: {message}")))
 }
 
 /// Refuses pruned schemes with entropy-coded storage, where zeros need almost no bits anyway.

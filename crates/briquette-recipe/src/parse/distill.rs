@@ -210,6 +210,11 @@ impl DistillStage {
                     "training does not know the scales of columns; remove column_scales from the quantize stage";
                 return Err(Error::config(format!("quantization_aware: {message}")));
             }
+            (true, Some(next)) if next.trellis().is_some() => {
+                let message =
+                    "training does not know a trellis; remove -trellis from the schemes of the quantize stage";
+                return Err(Error::config(format!("quantization_aware: {message}")));
+            }
             (true, Some(next)) => Some(QuantizeStage::from_raw(next, around.calibration)?),
             (true, None) => {
                 return Err(Error::config("quantization_aware: no quantize stage follows; add one"));

@@ -125,8 +125,18 @@ impl RawQuantize {
 
     /// Returns whether layers get static int8 activations.
     pub(crate) fn is_static(&self) -> bool {
-        let schemes = self.overrides.iter().filter_map(|rule| rule.scheme.as_deref()).chain(self.scheme.as_deref());
-        schemes.filter_map(|name| name.parse().ok()).any(|scheme: Scheme| scheme.activations == Activations::Static)
+        self.scheme_that(|scheme| scheme.activations == Activations::Static).is_some()
+    }
+
+    /// Returns a scheme whose codes are chosen on a trellis, if there is one.
+    pub(crate) fn trellis(&self) -> Option<&str> {
+        self.scheme_that(|scheme| scheme.weights.has_trellis)
+    }
+
+    /// Returns the name of a scheme that passes a test.
+    fn scheme_that(&self, passes: impl Fn(Scheme) -> bool) -> Option<&str> {
+        let overrides = self.overrides.iter().filter_map(|rule| rule.scheme.as_deref());
+        overrides.chain(self.scheme.as_deref()).find(|name| name.parse().is_ok_and(&passes))
     }
 
     /// Returns whether weights are updated while they are rounded.
@@ -152,6 +162,7 @@ impl QuantizeStage {
             let message = "int8-static runs the model to find the ranges of activations; set calibration.data (--data)";
             return Err(Error::config(format!("scheme: {message}")));
         }
+        check_trellis(raw)?;
         let names_role = raw.roles.as_ref().is_some_and(|roles| roles.contains(&Role::Embedding));
         Ok(Self {
             names_embeddings: names_role || raw.include.is_some(),
@@ -176,6 +187,17 @@ impl QuantizeStage {
             })?,
             found: BTreeMap::new(),
         })
+    }
+}
+
+/// Refuses a trellis whose codes nothing chooses.
+fn check_trellis(raw: &RawQuantize) -> Result<()> {
+    let Some(name) = raw.trellis() else { return Ok(()) };
+    match raw.round.as_deref() == Some("gptq") && raw.reconstruct.is_none() {
+        true => Ok(()),
+        false => Err(Error::config(format!(
+            "scheme: {name} chooses codes while weights are updated; set round = \"gptq\", without reconstruct"
+        ))),
     }
 }
 
@@ -322,6 +344,6 @@ fn spelled_out(raw: &RawQuantize, bits: u8) -> Result<Scheme> {
         }
     };
     let range = if grid.is_asymmetric() { ScaleSearch::MinMax } else { ScaleSearch::AbsMax };
-    let weights = QuantSpec { grid, grouping, range, scale: ScaleType::F32, has_columns: false };
+    let weights = QuantSpec { grid, grouping, range, ..Scheme::INT8.weights };
     Ok(Scheme { weights, activations: Activations::Float })
 }

@@ -5,7 +5,7 @@ use crate::{CastStage, PruneStage, PruneTarget, QuantizeStage, Stage};
 use briquette_core::{Error, Grid, Result, Role};
 use briquette_formats::output_format::{CodeSupport, Misfit};
 use briquette_methods::prune::{Ratio, Reconstruction, SparsityPattern};
-use briquette_methods::quant::{Activations, QuantSpec, Scheme};
+use briquette_methods::quant::{Activations, QuantSpec, Rounding, Scheme};
 use briquette_writer::plan;
 use briquette_writer::ties::Ties;
 use briquette_writer::treatment::SharedTreatments;
@@ -182,6 +182,10 @@ fn quantize(
         if matches!(tensor.role, Role::Linear | Role::Conv) || tensor.needs_given_scales() {
             tensor.solve.rounding = stage.rounding;
             tensor.solve.learns = stage.learns && matches!(tensor.role, Role::Linear | Role::Conv);
+        }
+        let rounding = tensor.solve.rounding;
+        for quant in tensor.quant.iter_mut().filter(|_| rounding != Rounding::Gptq) {
+            quant.spec = quant.spec.without_trellis();
         }
         tensor.share(&mut shared);
         spared.extend((is_head && stage.spares_heads() && scheme.weights.grid.n_bits() == 8).then_some(index));

@@ -1,7 +1,7 @@
 //! Preserves the codes and the sparsity of a compressed model for tensors that no stage changes.
 
 use super::interop::Loads;
-use briquette_core::encoded::Codes;
+use briquette_core::encoded::{Codes, Storage};
 use briquette_formats::{self as formats, OutputFormat, StoredDir, StoredTensor};
 use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch};
 use briquette_writer::treatment::SharedTreatments;
@@ -54,6 +54,7 @@ fn quant_of(source: &StoredTensor, codes: Codes, profile: OutputFormat) -> Optio
         range: ScaleSearch::AbsMax,
         scale,
         has_columns: codes.has_columns,
+        has_trellis: matches!(source.coding.storage, Storage::Entropy { has_trellis: true, .. }),
     };
     let activations = match source.activations {
         Some(formats::ActivationRounding::Symmetric | formats::ActivationRounding::SymmetricFull) => {

@@ -66,7 +66,7 @@ pub fn settle_unseen(plan: &mut Plan, is_unseen: impl Fn(&TensorPlan) -> bool) {
         });
         (tensor.prune, tensor.solve) = (prune, Solve::default());
         if let Some(quant) = &mut tensor.quant {
-            quant.spec.has_columns = false;
+            quant.spec = QuantSpec { has_columns: false, ..quant.spec.without_trellis() };
             if quant.spec.range.needs_inputs() {
                 quant.spec.range = ScaleSearch::Mse;
             }

@@ -14,7 +14,7 @@ pub(crate) fn choose(plan: &mut Plan, recipe: &Recipe) {
     let fits = |tensor: &TensorPlan| {
         tensor
             .codes(profile)
-            .is_some_and(|codes| Coding::entropy(codes, tensor.rows().n_rows, tensor.rows().n_cols).is_some())
+            .is_some_and(|codes| Coding::entropy(codes, false, tensor.rows().n_rows, tensor.rows().n_cols).is_some())
     };
     for tensor in plan.tensors.iter_mut().filter(|tensor| fits(tensor)) {
         tensor.blocks = Some(BlockBytes::AtMost);

@@ -96,6 +96,7 @@ impl Model {
             range: ScaleSearch::AbsMax,
             scale: ScaleType::F16,
             has_columns: false,
+            has_trellis: false,
         };
         let quant = Quant { spec, activations: Activations::Float, is_given: false, inputs: None };
         let tensor = |(index, info)| {

@@ -1,6 +1,7 @@
 //! Decodes with eight states per register.
 #![allow(unsafe_code)]
 
+use super::turns::{Slots, Turns};
 use crate::entropy::{LANES, PRECISION, SLOTS};
 use std::arch::x86_64::*;
 
@@ -24,30 +25,40 @@ const fn takes() -> [[u32; 8]; 256] {
 
 /// Decodes while a whole turn of symbols and its words are certain to be available. Returns the number of
 /// symbols and words.
-pub(super) fn decode(
-    slots: &[u32; SLOTS],
-    states: &mut [u32; LANES],
-    words: &[[u8; 2]],
-    symbols: &mut [u8],
-) -> (usize, usize) {
+pub(super) fn decode(slots: &Slots, known: &mut Turns, words: &[[u8; 2]], symbols: &mut [u8]) -> (usize, usize) {
     // SAFETY: a decoder uses this path only if the processor has the instructions.
-    unsafe { turns(slots, states, words, symbols) }
+    unsafe {
+        match known.columns.is_empty() {
+            true => turns::<false>(slots, known, words, symbols),
+            false => turns::<true>(slots, known, words, symbols),
+        }
+    }
 }
 
 #[target_feature(enable = "avx2,popcnt")]
-fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], symbols: &mut [u8]) -> (usize, usize) {
+fn turns<const HAS_TRELLIS: bool>(
+    slots: &Slots,
+    known: &mut Turns,
+    words: &[[u8; 2]],
+    symbols: &mut [u8],
+) -> (usize, usize) {
+    let Turns { states, columns, col } = known;
     // SAFETY: there are 32 states.
     let mut x: [__m256i; 4] =
         std::array::from_fn(|part| unsafe { _mm256_loadu_si256(states[8 * part..].as_ptr().cast()) });
-    let (mut n_symbols, mut n_words) = (0, 0);
+    let (mut n_symbols, mut n_words, mut at) = (0, 0, *col);
     for turn in symbols.chunks_exact_mut(LANES) {
         if n_words + LANES > words.len() {
             break;
         }
+        // In a whole turn all columns are there: rows of a trellis are multiples of 32 columns.
+        let of_turn: Option<&mut [u8; LANES]> =
+            if HAS_TRELLIS { columns[at..].first_chunk_mut::<LANES>() } else { None };
+        let tables = of_turn.as_ref().map_or([_mm256_setzero_si256(); 4], |of_turn| tables_of(of_turn));
         let mut found = [_mm256_setzero_si256(); 4];
         for part in 0..4 {
-            let slot = _mm256_and_si256(x[part], _mm256_set1_epi32(SLOTS as i32 - 1));
-            // SAFETY: a slot is below 4,096, the length of the table.
+            let slot = _mm256_or_si256(_mm256_and_si256(x[part], _mm256_set1_epi32(SLOTS as i32 - 1)), tables[part]);
+            // SAFETY: a slot is below 8,192, the length of both tables.
             let entry = unsafe { _mm256_i32gather_epi32::<4>(slots.as_ptr().cast(), slot) };
             found[part] = _mm256_and_si256(entry, _mm256_set1_epi32(0xff));
             let into = _mm256_and_si256(_mm256_srli_epi32::<8>(entry), _mm256_set1_epi32(0xfff));
@@ -75,10 +86,44 @@ fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], sym
         // SAFETY: a turn has 32 symbols.
         unsafe { _mm256_storeu_si256(turn.as_mut_ptr().cast(), ordered) };
         n_symbols += LANES;
+        if let Some(of_turn) = of_turn {
+            step(of_turn, ordered);
+            at = if at + LANES < columns.len() { at + LANES } else { 0 };
+        }
     }
+    *col = at;
     for (part, x) in x.iter().enumerate() {
         // SAFETY: there are 32 states.
         unsafe { _mm256_storeu_si256(states[8 * part..].as_mut_ptr().cast(), *x) };
     }
     (n_symbols, n_words)
+}
+
+/// Returns the first slot of the table of each symbol: that of odd codes where the state of its column is odd.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn tables_of(columns: &[u8; LANES]) -> [__m256i; 4] {
+    std::array::from_fn(|part| {
+        // SAFETY: there are 8 states from each multiple of 8 on.
+        let eight = unsafe { _mm_loadl_epi64(columns[8 * part..].as_ptr().cast()) };
+        let odd = _mm256_and_si256(_mm256_cvtepu8_epi32(eight), _mm256_set1_epi32(1));
+        _mm256_slli_epi32::<{ PRECISION as i32 }>(odd)
+    })
+}
+
+/// Replaces the states of 32 columns by those after these codes. See [`next_state`](crate::entropy::trellis::next_state).
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn step(columns: &mut [u8; LANES], codes: __m256i) {
+    // SAFETY: there are 32 states.
+    let states = unsafe { _mm256_loadu_si256(columns.as_ptr().cast()) };
+    // Shifts of 16 bits move foreign bits only into the upper bits of a byte.
+    let sum = _mm256_xor_si256(
+        _mm256_srli_epi16::<1>(codes),
+        _mm256_xor_si256(_mm256_srli_epi16::<1>(states), _mm256_srli_epi16::<2>(states)),
+    );
+    let doubled = _mm256_and_si256(_mm256_add_epi8(states, states), _mm256_set1_epi8(7));
+    let next = _mm256_or_si256(doubled, _mm256_and_si256(sum, _mm256_set1_epi8(1)));
+    // SAFETY: as above.
+    unsafe { _mm256_storeu_si256(columns.as_mut_ptr().cast(), next) };
 }

@@ -1,6 +1,7 @@
 //! Decodes with four states per register.
 #![allow(unsafe_code)]
 
+use super::turns::Slots;
 use crate::entropy::{LANES, LEAST, PRECISION, SLOTS};
 use std::arch::aarch64::*;
 
@@ -27,7 +28,7 @@ const fn takes() -> [[u8; 16]; 16] {
 /// Decodes while a whole turn of symbols and its words are certain to be available. Returns the number of
 /// symbols and words.
 pub(super) fn decode(
-    slots: &[u32; SLOTS],
+    slots: &Slots,
     states: &mut [u32; LANES],
     words: &[[u8; 2]],
     symbols: &mut [u8],
@@ -37,7 +38,7 @@ pub(super) fn decode(
 }
 
 #[target_feature(enable = "neon")]
-fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], symbols: &mut [u8]) -> (usize, usize) {
+fn turns(slots: &Slots, states: &mut [u32; LANES], words: &[[u8; 2]], symbols: &mut [u8]) -> (usize, usize) {
     // SAFETY: there are 32 states.
     let mut x: [uint32x4_t; 8] = std::array::from_fn(|part| unsafe { vld1q_u32(states[4 * part..].as_ptr()) });
     let (mut n_symbols, mut n_words) = (0, 0);
@@ -81,7 +82,7 @@ fn turns(slots: &[u32; SLOTS], states: &mut [u32; LANES], words: &[[u8; 2]], sym
 /// Returns the table entry for the slot of each state. Two states at a time are extracted from the register.
 #[inline]
 #[target_feature(enable = "neon")]
-fn entries(slots: &[u32; SLOTS], x: uint32x4_t) -> uint32x4_t {
+fn entries(slots: &Slots, x: uint32x4_t) -> uint32x4_t {
     let pairs = vreinterpretq_u64_u32(x);
     let (low, high) = (vgetq_lane_u64::<0>(pairs), vgetq_lane_u64::<1>(pairs));
     let entry = |state: u64| slots[state as usize % SLOTS];

@@ -33,6 +33,10 @@ pub struct RawBudget {
     /// inputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choices: Option<Vec<String>>,
+    /// "trellis": step sizes whose codes depend on the codes above them, which take fewer bits at equal quality. Only programs
+    /// from version 9 of the format on read them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub experimental: Vec<String>,
     /// How the sensitivity of each tensor is found.
     ///
     /// "gradient" needs one forward and one backward pass (the default with data). "measured" runs the model

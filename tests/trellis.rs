@@ -1,0 +1,96 @@
+//! Codes on a trellis: chosen, written, read, run and refused.
+#![cfg(feature = "model")]
+
+use crate::sandbox::{Sandbox, copy, repository};
+use serde_json::Value;
+
+const GPTQ: &str = "--round gptq --data text.txt --samples 64 --max-length 16 --device cpu --quiet --force";
+
+fn sandbox() -> Sandbox {
+    let sandbox = Sandbox::with("models/bert-tiny");
+    copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
+    sandbox
+}
+
+fn json(sandbox: &Sandbox, path: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(sandbox.path(path)).unwrap()).unwrap()
+}
+
+fn weights(sandbox: &Sandbox, out: &str) -> Vec<u8> {
+    std::fs::read(sandbox.path(&format!("{out}/model.briquette.safetensors"))).unwrap()
+}
+
+/// Returns the names of tensors that an output stores on a trellis.
+fn on_trellis(sandbox: &Sandbox, out: &str) -> Vec<String> {
+    let manifest = json(sandbox, &format!("{out}/briquette.json"));
+    let tensors = manifest["tensors"].as_object().unwrap();
+    let has = |entry: &Value| entry["coding"]["storage"]["entropy"]["trellis"] == true;
+    tensors.iter().filter(|(_, entry)| has(entry)).map(|(name, _)| name.clone()).collect()
+}
+
+#[test]
+fn codes_on_a_trellis_have_less_error_in_fewer_bytes_at_any_thread_count() {
+    let sandbox = sandbox();
+    let compress = |out: &str, scheme: &str, threads: usize| {
+        let flags = format!("{GPTQ} --storage entropy --quantize-roles linear --threads {threads}");
+        sandbox.ok(&format!("compress bert-tiny -o {out} --quantize {scheme} {flags}"));
+    };
+    compress("plain", "step0.08", 2);
+    compress("trellis", "step0.04-trellis", 1);
+    let first = weights(&sandbox, "trellis");
+    compress("trellis", "step0.04-trellis", 3);
+    assert!(weights(&sandbox, "trellis") == first, "three threads give other bytes");
+    sandbox.ok("verify trellis");
+    let manifest = json(&sandbox, "trellis/briquette.json");
+    assert_eq!(manifest["version"], 9);
+    let names = on_trellis(&sandbox, "trellis");
+    assert!(names.len() >= 6 && on_trellis(&sandbox, "plain").is_empty(), "{names:?}");
+    let figures = |out: &str| {
+        let report = json(&sandbox, &format!("{out}/report.json"));
+        let kl = sandbox.json(&format!("eval {out} --data text.txt --max-length 16 --against bert-tiny --device cpu"));
+        (report["after"]["file_bytes"].as_f64().unwrap(), 1.0 - kl["metrics"]["cosine"].as_f64().unwrap())
+    };
+    let ((plain_bytes, plain), (bytes, error)) = (figures("plain"), figures("trellis"));
+    assert!(bytes < plain_bytes && error < plain, "{error} in {bytes} bytes, {plain} in {plain_bytes}");
+}
+
+#[test]
+fn other_forms_of_the_output_have_the_same_values() {
+    let sandbox = sandbox();
+    let flags = format!("{GPTQ} --storage entropy --quantize-roles linear");
+    sandbox.ok(&format!("compress bert-tiny -o out --quantize step0.04-trellis {flags}"));
+    sandbox.ok("export out --to safetensors -o decoded.safetensors --quiet");
+    for (storage, n_on_trellis) in [("auto", 0), ("entropy", on_trellis(&sandbox, "out").len())] {
+        sandbox.ok(&format!("export out --to briquette --storage {storage} -o recoded --quiet --force"));
+        assert_eq!(on_trellis(&sandbox, "recoded").len(), n_on_trellis, "{storage}");
+        sandbox.ok("verify recoded");
+        sandbox.ok("export recoded --to safetensors -o again.safetensors --quiet --force");
+        let read = |path: &str| std::fs::read(sandbox.path(path)).unwrap();
+        assert!(read("decoded.safetensors") == read("again.safetensors"), "{storage}");
+    }
+}
+
+#[test]
+fn a_budget_chooses_a_trellis_only_if_asked() {
+    let sandbox = sandbox();
+    for (flags, has_trellis) in [("", false), ("--experimental trellis", true)] {
+        sandbox.ok(&format!("compress bert-tiny -o out --bits 4 {flags} {GPTQ}"));
+        sandbox.ok("verify out");
+        assert_eq!(!on_trellis(&sandbox, "out").is_empty(), has_trellis, "{flags}");
+    }
+}
+
+#[test]
+fn a_trellis_without_updated_weights_is_refused_in_one_line() {
+    let sandbox = sandbox();
+    let cases = [
+        ("--quantize step0.04-trellis", "set round = \"gptq\""),
+        ("--bits 4 --experimental trellis", "a trellis needs round = \"gptq\""),
+        ("--bits 4 --experimental trelis --data text.txt", "trellis"),
+        ("--bits 4 --choices int8 --experimental trellis --data text.txt", "only step sizes have a trellis"),
+        ("--quantize int8-trellis", "unknown scheme"),
+    ];
+    for (flags, expected) in cases {
+        sandbox.run(&format!("compress bert-tiny -o out {flags}")).assert_fails(2, &[expected]);
+    }
+}
