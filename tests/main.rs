@@ -6,6 +6,7 @@ mod activations;
 mod archives;
 mod bad_input;
 mod batch;
+mod bias_correction;
 mod bit_flips;
 mod budget;
 mod budget_report;

@@ -1,14 +1,16 @@
-//! Places where layers can absorb a batch norm, a scale of their inputs, or a rotation of the residual stream.
+//! Places where layers can absorb a batch norm, a scale of their inputs, a rotation of the residual stream, or a shift of their outputs.
 //!
 //! A fold changes weights and keeps the function of the network. This module finds the places and the weights; it reads no values.
 
 mod batch_norm;
+mod mean_shift;
 mod rotation;
 mod scale;
 mod trace;
 mod uses;
 
 pub use batch_norm::{NormPlace, batch_norms};
+pub use mean_shift::{MeanShift, mean_shifts};
 pub use rotation::{RotatedAxis, RotationPlaces, StreamNorm, ValueRotation, rotations};
 pub use scale::{Reader, ScalePlace, scales};
 pub use trace::{NormStatistics, ScaledAxis};

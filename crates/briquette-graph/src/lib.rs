@@ -18,6 +18,7 @@
 //! | Which blocks are equal? | [`sections`](fold::sections) |
 //! | Which weights produce and consume these channels? | [`pairs`](pairs::pairs) |
 //! | Which layers can absorb a batch norm, or the scale of an input? | [`batch_norms`](absorb::batch_norms), [`scales`](absorb::scales) |
+//! | Which vector shifts the outputs of a layer? | [`mean_shifts`](absorb::mean_shifts) |
 //! | Which activations need a grid for static int8? | [`fixed_values`](fixed_values::fixed_values) |
 //!
 //! ```

@@ -7,6 +7,7 @@
 //! x xᵀ`, as in [`InputStats`](briquette_core::InputStats). [`InverseFactor`] is computed from it once for all
 //! layers with the same inputs. [`gptq`] and [`sparsegpt`] update rows with it; [`admm`] solves for all weights
 //! of a row together. [`gptq_on_trellis`] chooses codes that take fewer bits. [`row_factors`] fits the scales of rows to their codes.
+//! [`mean_error`] is what a bias takes up (bias correction).
 //! [`osscar`] chooses whole inputs to remove, and [`refit`] updates the weights of the remaining inputs.
 //! If a matrix cannot be factorized, weights are rounded to nearest and pruned by magnitude, and [`FactorOutcome`] has the
 //! reason. [`SignRound`] learns the rounding of whole blocks from gradients. [`correct`] moves the target of all of them, so that a layer compensates for the errors of the layers before it.
@@ -34,6 +35,7 @@ mod correct;
 mod factor;
 mod gptq;
 mod hessian;
+mod mean_error;
 mod osscar;
 mod output_error;
 mod product;
@@ -50,6 +52,7 @@ pub use admm::admm;
 pub use correct::{CrossInputs, correct};
 pub use factor::{ColumnOrder, FactorOutcome, FactorSpec, Fallback, InverseFactor};
 pub use gptq::gptq;
+pub use mean_error::mean_error;
 pub use osscar::osscar;
 pub use output_error::output_error;
 pub use refit::{Consumer, refit};

@@ -3,6 +3,7 @@
 mod small_files;
 
 use crate::activation_grids;
+use crate::bias_correction;
 use crate::column_scales;
 use crate::evaluate::evaluate;
 use crate::frequency::{self, ScaledSource};
@@ -123,6 +124,12 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
         timing.mark("solve", since);
     }
     let source = solved.as_ref().map_or(scaled as &dyn TensorSource, |solved| &solved.source);
+    let since = Instant::now();
+    let corrected = bias_correction::correct(recipe, &mut plan, (checkpoint, scratch), source, workers)?;
+    if corrected.is_some() {
+        timing.mark("correct biases", since);
+    }
+    let source = corrected.as_ref().map_or(source, |corrected| corrected as &dyn TensorSource);
     let written = write(begun, &mut plan, source, draft, &mut timing, options)?;
     let check_peak = || limit.map_or(Ok(()), |limit| limit.check(&format!("compress {}", shown_path(&recipe.model))));
     check_peak()?;

@@ -16,6 +16,7 @@ mod advice;
 #[cfg(feature = "model")]
 mod arch;
 pub mod batch;
+mod bias_correction;
 pub mod budget;
 pub mod calibrate;
 mod column_scales;

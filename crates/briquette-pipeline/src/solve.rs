@@ -41,6 +41,7 @@ pub(crate) use job::{CURVATURE, SolveJob, layer_of};
 use one::Solver;
 pub(crate) use one::rows_of;
 pub(crate) use owl::shares;
+pub(crate) use rows::rows_of_decision;
 pub(crate) use source::SolvedSource;
 use std::collections::BTreeMap;
 

@@ -82,6 +82,8 @@ pub struct Solve {
     pub rounding: Rounding,
     /// Whether the rounding is then learned from the outputs of the block (SignRound).
     pub learns: bool,
+    /// Whether the bias of the layer takes up the mean error of the new weights.
+    pub corrects_bias: bool,
 }
 
 impl Solve {

@@ -183,6 +183,7 @@ fn stages_of(what: &What) -> Result<Vec<raw::RawStage>> {
             round: what.round.clone().or(default.round),
             reconstruct: what.reconstruct.clone(),
             column_scales: what.column_scales.then_some(true),
+            bias_correction: what.bias_correction.then_some(true),
             include: include.clone(),
             exclude: what.exclude.clone(),
             roles: what.quantize_roles.clone(),

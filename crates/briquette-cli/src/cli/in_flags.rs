@@ -30,7 +30,7 @@ const FLAGS: [(&str, &str); 22] = [
 ];
 
 /// The flag of each key of a stage, by the kind of the stage.
-const STAGE_FLAGS: [(&str, &str, &str); 17] = [
+const STAGE_FLAGS: [(&str, &str, &str); 18] = [
     ("shrink", "ratio", "--shrink"),
     ("shrink", "method", "--shrink-method"),
     ("shrink", "parts", "--shrink-parts"),
@@ -46,6 +46,7 @@ const STAGE_FLAGS: [(&str, &str, &str); 17] = [
     ("quantize", "round", "--round"),
     ("quantize", "reconstruct", "--reconstruct"),
     ("quantize", "column_scales", "--column-scales"),
+    ("quantize", "bias_correction", "--bias-correction"),
     ("quantize", "roles", "--quantize-roles"),
     ("cast", "dtype", "--cast"),
 ];

@@ -37,6 +37,7 @@ const IN_A_RECIPE: [&str; 34] = [
     "round",
     "reconstruct",
     "column_scales",
+    "bias_correction",
     "quantize",
     "range",
     "quantize_roles",
@@ -155,6 +156,9 @@ pub(crate) struct What {
     /// AWQ, chosen for each input (needs input statistics)
     #[arg(long, requires = "quantize", help_heading = "Quantization")]
     pub(crate) column_scales: bool,
+    /// Let biases, and the means of batch norms, take up the mean error of the layer's new weights (needs input statistics)
+    #[arg(long, requires = "quantize", help_heading = "Quantization")]
+    pub(crate) bias_correction: bool,
     /// Store tensors that are not quantized in another type: f16, bf16 or f32
     #[arg(long, value_name = "TYPE", help_heading = "Quantization")]
     pub(crate) cast: Option<String>,

@@ -138,7 +138,8 @@ mod run {
         let Some(calibration) = calibration else { return Ok(Cow::Borrowed(recipe)) };
         let checkpoint = crate::open::model(recipe)?;
         let (by_block, path) = (goes_by_block(recipe, &checkpoint), scratch.join(STATISTICS));
-        let looks_before = |stage: &Stage| stage.shares_by_outliers() || stage.scales_columns();
+        let looks_before =
+            |stage: &Stage| stage.shares_by_outliers() || stage.scales_columns() || stage.corrects_biases();
         if by_block && !recipe.stages.iter().any(looks_before) {
             return Ok(Cow::Borrowed(recipe));
         }

@@ -36,7 +36,7 @@ pub(super) fn rows_of_mask(mask: &Mask, rows: &Range<usize>) -> Mask {
 }
 
 /// Returns the part of a decision for some rows of `n_cols`.
-pub(super) fn rows_of_decision(decision: &Decision, rows: &Range<usize>, n_cols: usize) -> Decision {
+pub(crate) fn rows_of_decision(decision: &Decision, rows: &Range<usize>, n_cols: usize) -> Decision {
     let part = |quant: &QuantParams| {
         // A single scale belongs to every row.
         let last = if quant.grouping == Grouping::Tensor { rows.start + 1 } else { rows.end };

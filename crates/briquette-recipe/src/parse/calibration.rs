@@ -45,7 +45,7 @@ impl CalibrationRun {
         let Some(keys) = &raw.calibration else { return Ok(None) };
         if !raw.uses_calibration() && !budget::runs_model(raw) {
             let message = "no stage needs input statistics; choose a method that does (wanda, sparsegpt, admm, range weighted, \
-                           round gptq, reconstruct signround, column_scales, scheme int8-static), or remove the table";
+                           round gptq, reconstruct signround, column_scales, bias_correction, scheme int8-static), or remove the table";
             return Err(Error::config(format!("calibration: {message}")));
         }
         let Some(path) = keys.data.clone() else { return without_data(keys).map(|()| None) };

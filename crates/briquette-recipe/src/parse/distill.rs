@@ -215,6 +215,11 @@ impl DistillStage {
                     "training does not know a trellis; remove -trellis from the schemes of the quantize stage";
                 return Err(Error::config(format!("quantization_aware: {message}")));
             }
+            (true, Some(next)) if next.corrects_biases() => {
+                let message =
+                    "the training fits biases to rounded weights; remove bias_correction from the quantize stage";
+                return Err(Error::config(format!("quantization_aware: {message}")));
+            }
             (true, Some(next)) => Some(QuantizeStage::from_raw(next, around.calibration)?),
             (true, None) => {
                 return Err(Error::config("quantization_aware: no quantize stage follows; add one"));

@@ -206,6 +206,7 @@ impl From<Scheme> for QuantizeStage {
             scheme,
             rounding: Rounding::Nearest,
             learns: false,
+            corrects_biases: false,
             statistics: None,
             overrides: Vec::new(),
             found: BTreeMap::new(),

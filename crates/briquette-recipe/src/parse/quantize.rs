@@ -52,6 +52,10 @@ pub struct RawQuantize {
     /// rounded (false). The scales of SmoothQuant or AWQ, chosen for each input; needs input statistics, and the format briquette.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column_scales: Option<bool>,
+    /// quantize: whether biases, and the means of batch norms, take up the mean error of the layer's new weights (false); needs input
+    /// statistics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bias_correction: Option<bool>,
     /// quantize: the type of the scales: "f32" (the default) or "f16".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<String>,
@@ -95,6 +99,8 @@ pub struct QuantizeStage {
     pub rounding: Rounding,
     /// Whether the rounding is then learned from the outputs of each block (SignRound).
     pub learns: bool,
+    /// Whether biases take up the mean error of new weights.
+    pub corrects_biases: bool,
     /// A file of input statistics, if the range or the rounding needs them and no calibration gathers them.
     pub statistics: Option<PathBuf>,
     /// Whether the stage selects embeddings by role or by pattern. If so, its scheme also applies to tied
@@ -115,12 +121,17 @@ impl RawQuantize {
     pub(crate) fn needs_statistics(&self) -> bool {
         let is_asked = |name: &str| self.range.as_deref() == Some(name);
         let fits = ScaleSearch::named(0.5).iter().any(|(name, range)| range.needs_inputs() && is_asked(name));
-        fits || self.updates_weights() || self.scales_columns()
+        fits || self.updates_weights() || self.scales_columns() || self.corrects_biases()
     }
 
     /// Returns whether columns get scales.
     pub(crate) fn scales_columns(&self) -> bool {
         self.column_scales == Some(true)
+    }
+
+    /// Returns whether biases take up the mean error of new weights.
+    pub(crate) fn corrects_biases(&self) -> bool {
+        self.bias_correction == Some(true)
     }
 
     /// Returns whether layers get static int8 activations.
@@ -149,7 +160,8 @@ impl RawQuantize {
         let scheme = self.scheme.clone().or(self.bits.map(|bits| format!("int{bits}")));
         let range = self.range.as_ref().map(|range| format!("range {range}"));
         let columns = self.scales_columns().then(|| "column scales".into());
-        [scheme, range, self.round.clone(), self.reconstruct.clone(), columns].into_iter().flatten().collect()
+        let biases = self.corrects_biases().then(|| "bias correction".into());
+        [scheme, range, self.round.clone(), self.reconstruct.clone(), columns, biases].into_iter().flatten().collect()
     }
 }
 
@@ -170,6 +182,7 @@ impl QuantizeStage {
             scheme: scheme_of(raw)?,
             rounding: one_of("round", raw.round.as_deref().unwrap_or("nearest"), &Rounding::NAMES)?,
             learns: learns(raw, calibration)?,
+            corrects_biases: raw.corrects_biases(),
             statistics: statistics_of(&raw.statistics, raw.needs_statistics(), calibration, &asks_for(raw))?,
             overrides: overrides_of(&raw.overrides, |rule| {
                 refuse("overrides.sparsity", &rule.sparsity, "quantize stage")?;
@@ -283,7 +296,7 @@ fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
         refuse("percentile", &raw.percentile, "quantize stage with another range")?;
     }
     if !raw.needs_statistics() {
-        let stage = "quantize stage without range weighted, round gptq and column_scales";
+        let stage = "quantize stage without range weighted, round gptq, column_scales and bias_correction";
         refuse("statistics", &raw.statistics, stage)?;
     }
     if let Some(scale) = scale_of(raw)? {
@@ -319,6 +332,7 @@ fn asks_for(raw: &RawQuantize) -> String {
         (Some(round), _) if round != "nearest" => format!("round `{round}`"),
         (_, Some(how)) => format!("reconstruct `{how}`"),
         _ if raw.scales_columns() => "column_scales".into(),
+        _ if raw.corrects_biases() && raw.range.is_none() => "bias_correction".into(),
         _ => format!("range `{}`", raw.range.as_deref().unwrap_or_default()),
     }
 }

@@ -226,7 +226,7 @@ impl Stage {
             }
             Self::Quantize(stage) => {
                 let looks = stage.scheme.weights.range.needs_inputs() || stage.updates_weights();
-                let looks = looks || stage.scales_columns();
+                let looks = looks || stage.scales_columns() || stage.corrects_biases;
                 (&mut stage.statistics, looks)
             }
             Self::Cast(_) => return,
@@ -244,6 +244,11 @@ impl Stage {
     /// Returns whether the stage gives scales to columns.
     pub fn scales_columns(&self) -> bool {
         matches!(self, Self::Quantize(stage) if stage.scales_columns())
+    }
+
+    /// Returns whether biases take up the mean error of the stage's new weights.
+    pub fn corrects_biases(&self) -> bool {
+        matches!(self, Self::Quantize(stage) if stage.corrects_biases)
     }
 
     /// Returns whether the stage updates weights to preserve layer outputs.

@@ -181,6 +181,7 @@ fn quantize(
         // The curvature in the rows of a token embedding takes the place of layer inputs.
         if matches!(tensor.role, Role::Linear | Role::Conv) || tensor.needs_given_scales() {
             tensor.solve.rounding = stage.rounding;
+            tensor.solve.corrects_bias = stage.corrects_biases;
             tensor.solve.learns = stage.learns && matches!(tensor.role, Role::Linear | Role::Conv);
         }
         let rounding = tensor.solve.rounding;

@@ -75,10 +75,11 @@ fn check_stages(recipe: &Recipe) -> Result<()> {
     if recipe.stages.iter().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.is_open())) {
         return Err(Error::config("scheme: found step without a size; write it, as in \"step0.01\""));
     }
-    let runs = |stage: &Stage| stage.updates_weights() || stage.shares_by_outliers() || stage.scales_columns();
+    let looks_before = |stage: &Stage| stage.shares_by_outliers() || stage.scales_columns() || stage.corrects_biases();
+    let runs = |stage: &Stage| stage.updates_weights() || looks_before(stage);
     if recipe.stages.iter().any(runs) {
-        let message = "modules in memory do not support sparsegpt, admm, gptq, owl and column_scales; export the module, and \
-                       compress the files";
+        let message = "modules in memory do not support sparsegpt, admm, gptq, owl, column_scales and bias_correction; export the \
+                       module, and compress the files";
         return Err(Error::config(message));
     }
     if recipe.memory_limit.is_some() {

@@ -3,6 +3,7 @@
 use super::norm::gains;
 use briquette_core::Result;
 use briquette_graph::to_onnx::static_int8::LayerCodes;
+use briquette_methods::reconstruct::mean_error;
 
 /// A bias takes at most this many steps, so that its correction fits into 32 bits too.
 const MAX_BIAS: f64 = (1_u32 << 30) as f64;
@@ -93,13 +94,12 @@ pub(super) fn quantized(weight: &[f32], scales: &[f32], max_code: i8) -> Vec<i8>
     rows.flat_map(|(row, scale)| row.iter().map(move |value| code(value, *scale))).collect()
 }
 
-/// Returns the mean error of an output: `Σ w · mean - Σ ŵ · rounded mean` over the inputs of its channel group.
+/// Returns what a bias takes up: the negative [`mean_error`] of an output, whose inputs are those of its channel group.
 ///
 /// Zeros around the image are taken for values of their channel.
-/// Source: Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction", 2019, section 4.2.
 fn correction(
     row: &[f32],
-    rounded: impl Iterator<Item = f64>,
+    rounded: impl ExactSizeIterator<Item = f64>,
     input: &InputChannels,
     shape: &[usize],
     out: usize,
@@ -107,10 +107,11 @@ fn correction(
     let n_in = shape.get(1).copied().unwrap_or(1).max(1);
     let n_groups = (input.means.len() / n_in).max(1);
     let first = out / (shape[0] / n_groups).max(1) * n_in;
-    let n_space = (row.len() / n_in).max(1);
-    let mean = |means: &[f64], at: usize| means.get(first + at / n_space).copied().unwrap_or(0.0);
-    let both = row.iter().zip(rounded).enumerate();
-    both.map(|(at, (w, r))| f64::from(*w) * mean(&input.means, at) - r * mean(&input.rounded_means, at)).sum()
+    let means = [&input.means, &input.rounded_means].map(|means| means.get(first..first + n_in));
+    match means {
+        [Some(before), Some(after)] => -mean_error(row, rounded, [before, after]),
+        _ => 0.0,
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,61 @@
+//! A source of tensors with corrected biases.
+
+use briquette_core::{Affine, ColumnScales, Result};
+use briquette_formats::{InputFile, TensorInfo, TensorSource};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A source of tensors in which some vectors have other values. They are updated tensors, so errors are measured against the source.
+pub(crate) struct CorrectedSource<'a> {
+    source: &'a dyn TensorSource,
+    vectors: BTreeMap<usize, NewVector>,
+}
+
+/// The new values of a vector, in rows of `n_cols`.
+pub(super) struct NewVector {
+    pub(super) values: Vec<f32>,
+    pub(super) n_cols: usize,
+}
+
+impl<'a> CorrectedSource<'a> {
+    pub(super) fn new(source: &'a dyn TensorSource, vectors: BTreeMap<usize, NewVector>) -> Self {
+        Self { source, vectors }
+    }
+}
+
+impl TensorSource for CorrectedSource<'_> {
+    fn tensors(&self) -> &[TensorInfo] {
+        self.source.tensors()
+    }
+
+    fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
+        self.source.read(index, start, out)
+    }
+
+    fn reads_ranges(&self, index: usize) -> bool {
+        self.source.reads_ranges(index)
+    }
+
+    fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
+        self.source.affines(index, rows)
+    }
+
+    fn columns(&self, index: usize) -> Result<Option<ColumnScales>> {
+        self.source.columns(index)
+    }
+
+    fn keep(&self, index: usize, rows: Range<usize>) -> Result<Vec<u8>> {
+        self.source.keep(index, rows)
+    }
+
+    fn updated(&self, index: usize, rows: Range<usize>) -> Result<Vec<f32>> {
+        match self.vectors.get(&index) {
+            Some(NewVector { values, n_cols }) => Ok(values[rows.start * n_cols..rows.end * n_cols].to_vec()),
+            None => self.source.updated(index, rows),
+        }
+    }
+
+    fn files(&self) -> Vec<&InputFile> {
+        self.source.files()
+    }
+}
