@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 
 const DATA: &str = "--data digits-data.safetensors --samples 64";
 
+/// Returns the vector that shifts the outputs of a layer, and the sign of its change.
+type VectorOf<'a> = &'a dyn Fn(&str) -> (String, f64);
+
 /// Returns the mean error of each output of a layer: `Σ_i (ŵ[o,i] - w[o,i])·mean(x[i])`, in the groups of its statistics.
 fn mean_errors(
     layer: &str,
@@ -50,7 +53,6 @@ fn biases_and_means_of_batch_norms_take_up_the_mean_error() {
         layer => (format!("{}.running_mean", layer.replace("downsample.0", "downsample.1").replace("conv", "bn")), 1.0),
     };
     let of_digits = |layer: &str| (format!("{layer}.bias"), -1.0);
-    type VectorOf<'a> = &'a dyn Fn(&str) -> (String, f64);
     for (model, data, n, vector_of) in [
         ("digits", DATA, 4, &of_digits as VectorOf),
         ("resnet18-tiny.pth", "--data images --arch resnet18", 21, &of_resnet),
