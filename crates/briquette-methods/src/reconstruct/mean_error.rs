@@ -43,7 +43,7 @@ mod tests {
         let of_channels = mean_error(&row, new.into_iter(), [&[2.0, -1.0], &[3.0, -2.0]]);
         let of_inputs = [[2.0, 2.0, 2.0, -1.0, -1.0, -1.0], [3.0, 3.0, 3.0, -2.0, -2.0, -2.0]];
         assert_eq!(of_channels, mean_error(&row, new.into_iter(), [&of_inputs[0], &of_inputs[1]]));
-        assert_eq!(of_channels, (6.0 * 3.0 - 6.0 * 2.0) + (16.0 * -2.0 - 15.0 * -1.0));
+        assert_eq!(of_channels, (6.0 * 3.0 - 6.0 * 2.0) - (16.0 * 2.0 - 15.0));
         assert_eq!(mean_error(&[], std::iter::empty(), [&[], &[]]), 0.0);
     }
 }
