@@ -63,7 +63,7 @@ const OUTPUTS: [(&str, &str, &str); 10] = [
     (
         "v0_1_0_trellis",
         "--quantize step0.02-trellis --round gptq --statistics up.stats.safetensors --include up.weight --storage entropy",
-        "",
+        "de0ea1d4a03cdab01343ae435a2e8700e1294996d5829c0b4d5ec551faa73bc2",
     ),
 ];
 

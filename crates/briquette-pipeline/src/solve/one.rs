@@ -266,12 +266,16 @@ impl<'j, 'p> Solver<'j, 'p> {
                 let searches = !has_given_scales && stats.count >= FEW && searches_scales(quant, n_cols);
                 let spec = tensor.quant.map(|quant| quant.spec);
                 if let Some(spec) = spec.filter(|spec| spec.has_trellis) {
-                    let how = (spec.range, &decision);
-                    let found = on_trellis(&mut values, n_cols, how, &groups, factors, &check_stop)?;
+                    let (is_whole, how) = (tensor.prune.is_none(), (spec.range, &decision));
+                    let found = match is_whole {
+                        true => on_trellis(&mut values, n_cols, how, &groups, factors, &check_stop)?,
+                        false => None,
+                    };
                     is_on_trellis = found.is_some();
                     match found {
                         Some(_) => *outcome = found,
-                        None => values.copy_from_slice(original),
+                        None if is_whole => values.copy_from_slice(original),
+                        None => {}
                     }
                     // A single scale stays, because the other rows of the tensor may have it.
                     if !is_on_trellis && quant.grouping != Grouping::Tensor {

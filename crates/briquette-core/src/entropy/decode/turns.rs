@@ -1,4 +1,4 @@
-//! What the decoders of all instruction sets share.
+//! State and tables that the decoders of all instruction sets share.
 
 use crate::entropy::{LANES, SLOTS};
 
