@@ -119,7 +119,7 @@ fn fixed_grids_types_and_formats_take_corrected_biases() {
     assert!(eval("static") < 0.01, "{}", eval("static"));
     sandbox.ok(&format!("compress digits -o half --quantize int4 --cast f16 --bias-correction {DATA} --quiet"));
     sandbox.ok("verify half");
-    sandbox.ok(&format!("compress digits -o plain --quantize int4 --quiet"));
+    sandbox.ok("compress digits -o plain --quantize int4 --quiet");
     assert!(eval("half") < eval("plain"), "{} after {}", eval("half"), eval("plain"));
     for (form, flags) in [("entropy", "--to briquette --storage entropy"), ("dense", "--to dense")] {
         sandbox.ok(&format!("export half {flags} -o {form} --quiet"));

@@ -150,7 +150,7 @@ fn a_false_manifest_is_refused() {
     };
     open("", "").unwrap();
     let cases = [
-        ("\"version\":1", "\"version\":9", "newer"),
+        ("\"version\":1", "\"version\":10", "newer"),
         ("\"briquette\"", "\"other\"", "newer"),
         ("[1]", "[2]", "expected F32 [2]"),
         ("F32", "F16", "expected F16"),

@@ -61,8 +61,7 @@ impl Paths {
             if is_zero(row) {
                 of_subsets[0].0 = 0.0;
             } else {
-                // Not `clamp`, which keeps values that are not numbers.
-                let value = value.max(-MOST).min(MOST);
+                let value = if value.is_nan() { 0.0 } else { value.clamp(-MOST, MOST) };
                 of_subsets = std::array::from_fn(|subset| best_of_subset(value, subset as f32, bits, cost));
             }
             self.of_subsets[row] = of_subsets.map(|(_, code)| code);
