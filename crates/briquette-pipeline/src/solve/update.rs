@@ -89,8 +89,8 @@ pub(super) fn rounded(
 /// Rounds weights `[rows, n_cols]` by GPTQ to codes on a trellis. Returns `None` if plain codes have to be used; the weights are then
 /// invalid.
 ///
-/// That is the case if zeros that have to stay have no place on a path, if a hundredth of the rows has weights that need
-/// larger steps, and for channel groups.
+/// Plain codes are used for channel groups, and if more than a hundredth of the rows needs larger steps. They are also used if no
+/// path keeps the zeros of a mask.
 pub(super) fn on_trellis(
     values: &mut [f32],
     n_cols: usize,

@@ -6,7 +6,7 @@ use crate::entropy::{LANES, SLOTS};
 /// frequency (12).
 pub(super) type Slots = [u32; 2 * SLOTS];
 
-/// What a decoder knows between turns of 32 symbols.
+/// The state of a decoder between turns of 32 symbols.
 pub(super) struct Turns<'a> {
     pub(super) states: [u32; LANES],
     /// The trellis states of the columns; empty without a trellis.
