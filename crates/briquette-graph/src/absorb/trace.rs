@@ -42,7 +42,7 @@ pub(super) struct Channels {
 }
 
 /// The weights, or the reason why there are none.
-type Traced = Result<Vec<ScaledAxis>, String>;
+type TracedAxes = Result<Vec<ScaledAxis>, String>;
 
 /// Returns the axis of a layer's weight that counts outputs; none if the node is no such layer.
 pub(super) fn output_axis(graph: &Graph, node: &Node) -> Option<usize> {
@@ -101,7 +101,7 @@ impl Tracer<'_> {
     /// Returns the weights that scale the channels of a value if their elements are divided by the scales.
     ///
     /// Every reader of the value itself must expect the scale; values before it have one reader.
-    pub(super) fn producers(&self, value: ValueId, channels: Channels) -> Traced {
+    pub(super) fn producers(&self, value: ValueId, channels: Channels) -> TracedAxes {
         let Some(node) = self.uses.maker(self.graph, value) else { return Err("no layer makes its input".into()) };
         let rank = self.lowered.shapes[value.0].len();
         if is_maker(&node.op) && channels.axis != if counts_second(&node.op) { 1 } else { rank.saturating_sub(1) } {
@@ -142,7 +142,7 @@ impl Tracer<'_> {
     }
 
     /// Continues with an input of a node, which no other node may read.
-    fn before(&self, node: &Node, position: usize, channels: Channels) -> Traced {
+    fn before(&self, node: &Node, position: usize, channels: Channels) -> TracedAxes {
         match own_value(node, position) {
             Some(value) if self.uses.has_one_reader(value) => self.producers(value, channels),
             _ => Err(format!("other layers read the input of the {} before it", node.op.name())),
@@ -156,7 +156,7 @@ impl Tracer<'_> {
         positions: &[usize],
         channels: &Channels,
         norm: Option<NormStatistics>,
-    ) -> Traced {
+    ) -> TracedAxes {
         let mut found = Vec::new();
         for weight in positions.iter().filter_map(|&position| own_weight(node, position)) {
             let (shape, is_matrix) = (&self.graph.weights[weight.0].shape.0, found.is_empty());
@@ -176,7 +176,7 @@ impl Tracer<'_> {
     }
 
     /// Moves a scale through a batch norm into the layer before it, or into the norm.
-    fn batch_norm(&self, node: &Node, eps: f64, channels: Channels) -> Traced {
+    fn batch_norm(&self, node: &Node, eps: f64, channels: Channels) -> TracedAxes {
         let layer = own_value(node, 0).filter(|&value| self.uses.has_one_reader(value));
         let layer = layer.and_then(|value| self.uses.maker(self.graph, value));
         let statistics = own_weight(node, 1).zip(own_weight(node, 4));
@@ -192,7 +192,7 @@ impl Tracer<'_> {
     }
 
     /// Continues with the values of an attention: heads of queries may share them.
-    fn values_of(&self, node: &Node, attention: &Attention, channels: Channels) -> Traced {
+    fn values_of(&self, node: &Node, attention: &Attention, channels: Channels) -> TracedAxes {
         let Attention { heads, kv_heads, .. } = *attention;
         let Channels { axis, units } = channels;
         let width = units.len().checked_div(heads).unwrap_or(0);
@@ -209,7 +209,7 @@ impl Tracer<'_> {
     }
 
     /// Continues with the value that was split, whose other parts keep their scale.
-    fn whole_split(&self, node: &Node, part: ValueId, axis: usize, sizes: &[usize], channels: Channels) -> Traced {
+    fn whole_split(&self, node: &Node, part: ValueId, axis: usize, sizes: &[usize], channels: Channels) -> TracedAxes {
         let units = channels.units;
         let index = node.outputs.iter().position(|output| *output == part).unwrap_or(0);
         if axis != channels.axis || sizes.get(index) != Some(&units.len()) {
@@ -222,7 +222,7 @@ impl Tracer<'_> {
     }
 
     /// The same for heads that each have several parts.
-    fn whole_heads(&self, node: &Node, part: ValueId, [heads, parts]: [usize; 2], channels: Channels) -> Traced {
+    fn whole_heads(&self, node: &Node, part: ValueId, [heads, parts]: [usize; 2], channels: Channels) -> TracedAxes {
         let Channels { axis, units } = channels;
         let index = node.outputs.iter().position(|output| *output == part).unwrap_or(0);
         let width = units.len().checked_div(heads).unwrap_or(0);

@@ -2,7 +2,7 @@
 
 use crate::reconstruct::InverseFactor;
 use crate::reconstruct::strip::{BLOCK, Lanes, RowStrip, STRIP, blocks};
-use crate::reconstruct::trellis_path::{BitCosts, Paths};
+use crate::reconstruct::trellis_path::{BitCosts, TrellisPaths};
 use briquette_core::encoded::CodeBlocks;
 use briquette_core::entropy::trellis::can_have_trellis;
 use briquette_core::{Mask, QuantParams};
@@ -53,7 +53,7 @@ pub fn gptq_on_trellis<E: Send>(
         let rows = first..first + weights.len() / n_cols;
         let scales = rows.clone().map(|row| quant.row(row)[0].scale).collect();
         let is_zero = |row: usize, col: usize| keep.is_some_and(|keep| !keep.keeps(first + row, col));
-        Block { n_cols, scales, is_zero, costs: &costs }.round(weights, factor, check_stop)
+        TrellisRows { n_cols, scales, is_zero, costs: &costs }.round(weights, factor, check_stop)
     });
     each.try_reduce(|| true, |all, one| Ok(all && one))
 }
@@ -66,7 +66,7 @@ fn bit_costs(factor: &InverseFactor) -> Vec<f32> {
 }
 
 /// Rows whose columns begin at the first state.
-struct Block<'a, Z> {
+struct TrellisRows<'a, Z> {
     n_cols: usize,
     /// The step of each row.
     scales: Vec<f32>,
@@ -75,7 +75,7 @@ struct Block<'a, Z> {
     costs: &'a [f32],
 }
 
-impl<Z: Fn(usize, usize) -> bool> Block<'_, Z> {
+impl<Z: Fn(usize, usize) -> bool> TrellisRows<'_, Z> {
     /// Rounds all columns. Returns false if a column has no path.
     fn round<E>(
         &self,
@@ -84,7 +84,7 @@ impl<Z: Fn(usize, usize) -> bool> Block<'_, Z> {
         check_stop: &impl Fn() -> Result<(), E>,
     ) -> Result<bool, E> {
         let (n_rows, n_cols) = (self.scales.len(), self.n_cols);
-        let mut paths = Paths::new(n_rows);
+        let mut paths = TrellisPaths::new(n_rows);
         let Some(bits) = self.estimated_bits(weights, factor, &mut paths) else { return Ok(false) };
         let mut strips: Vec<RowStrip> =
             weights.chunks_mut(STRIP * n_cols).map(|rows| RowStrip::new(rows, factor)).collect();
@@ -109,19 +109,19 @@ impl<Z: Fn(usize, usize) -> bool> Block<'_, Z> {
     }
 
     /// Finds the path of a column, the `k`-th in order. Returns whether there is one.
-    fn path(&self, paths: &mut Paths, col: usize, k: usize, wanted: &[f32], bits: &BitCosts) -> bool {
+    fn path(&self, paths: &mut TrellisPaths, col: usize, k: usize, wanted: &[f32], bits: &BitCosts) -> bool {
         let in_steps = wanted.iter().zip(&self.scales).map(|(value, scale)| value / scale);
         paths.find(in_steps, |row| (self.is_zero)(row, col), bits, self.costs[k])
     }
 
     /// Writes the values of the codes of a path; NaN for a wanted value that is not finite.
-    fn values(&self, paths: &Paths, wanted: &[f32], out: &mut [f32]) {
+    fn values(&self, paths: &TrellisPaths, wanted: &[f32], out: &mut [f32]) {
         let rows = paths.codes().iter().zip(&self.scales).zip(wanted);
         rows.zip(out).for_each(|(((&code, &scale), &wanted), out)| *out = f32::from(code) * scale + wanted * 0.0);
     }
 
     /// Estimates the bits of each code from some columns. `None` if one of them has no path.
-    fn estimated_bits(&self, weights: &[f32], factor: &InverseFactor, paths: &mut Paths) -> Option<BitCosts> {
+    fn estimated_bits(&self, weights: &[f32], factor: &InverseFactor, paths: &mut TrellisPaths) -> Option<BitCosts> {
         let mut bits = BitCosts::rough();
         for _ in 0..ROUNDS {
             let mut counts = [0_u64; 256];

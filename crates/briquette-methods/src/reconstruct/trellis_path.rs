@@ -25,7 +25,7 @@ impl BitCosts {
 }
 
 /// Buffers for the paths of a column.
-pub(super) struct Paths {
+pub(super) struct TrellisPaths {
     /// For each row, the code of each subset: codes modulo 4.
     of_subsets: Vec<[i8; 4]>,
     /// For each row, a bit for each state after it: whether the state before is 4 or above.
@@ -33,7 +33,7 @@ pub(super) struct Paths {
     codes: Vec<i8>,
 }
 
-impl Paths {
+impl TrellisPaths {
     pub(super) fn new(n_rows: usize) -> Self {
         Self { of_subsets: vec![[0; 4]; n_rows], from_upper: vec![0; n_rows], codes: vec![0; n_rows] }
     }
@@ -147,7 +147,7 @@ mod tests {
         ) {
             let (values, zeros): (Vec<f32>, Vec<bool>) = rows.into_iter().unzip();
             let bits = BitCosts::rough();
-            let mut paths = Paths::new(values.len());
+            let mut paths = TrellisPaths::new(values.len());
             let has_path = paths.find(values.iter().copied(), |row| zeros[row], &bits, cost);
             let least = exhaustive(&values, &zeros, &bits, cost, 0);
             prop_assert_eq!(has_path, least < NEVER);
@@ -166,7 +166,7 @@ mod tests {
 
         #[test]
         fn codes_stay_within_eight_bits(values in prop::collection::vec(prop_oneof![-300.0_f32..300.0, Just(f32::NAN), Just(127.0), Just(-127.0)], 1..50)) {
-            let mut paths = Paths::new(values.len());
+            let mut paths = TrellisPaths::new(values.len());
             prop_assert!(paths.find(values.iter().copied(), |_| false, &BitCosts::rough(), 0.3));
             let wide: Vec<i8> = paths.codes().iter().flat_map(|&code| [code; 32]).collect();
             prop_assert!(follows(&wide, 32) && !paths.codes().contains(&i8::MIN));

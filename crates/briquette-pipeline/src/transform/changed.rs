@@ -1,6 +1,6 @@
 //! A model with some tensors cut or replaced.
 
-use super::edit::Edit;
+use super::edit::ValueEdit;
 use super::rotated::Rotated;
 use briquette_core::{Result, rows};
 use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
@@ -13,7 +13,7 @@ pub(super) enum OutputTensor {
     /// Some indices of each axis of a tensor of the model.
     Cut(usize, Vec<KeptIndices>),
     /// A tensor of the model with other values.
-    Edited(usize, Edit),
+    Edited(usize, ValueEdit),
     /// A tensor of the model with rotated axes.
     Rotated(usize, Rotated),
     /// Values that were computed.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// A change of each element: `(w + offset) · product of factors - offset + added`.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Edit {
+pub(super) struct ValueEdit {
     /// The factor of each index along an axis.
     pub(super) factors: BTreeMap<usize, Vec<f64>>,
     /// Added to the weight when the network runs.
@@ -14,7 +14,7 @@ pub(super) struct Edit {
     pub(super) added: Vec<f64>,
 }
 
-impl Edit {
+impl ValueEdit {
     /// Multiplies the elements at each index along an axis.
     pub(super) fn multiply(&mut self, axis: usize, factors: &[f64]) {
         let own = self.factors.entry(axis).or_insert_with(|| vec![1.0; factors.len()]);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn any_range_of_a_tensor_is_changed_alike() {
-        let mut edit = Edit { offset: 1.0, ..Edit::default() };
+        let mut edit = ValueEdit { offset: 1.0, ..ValueEdit::default() };
         edit.multiply(0, &[2.0, 3.0]);
         edit.multiply(2, &[1.0, 10.0]);
         edit.multiply(0, &[0.5, 1.0]);
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn values_beyond_the_type_are_refused() {
-        let mut edit = Edit::default();
+        let mut edit = ValueEdit::default();
         edit.multiply(0, &[1e4, 1.0]);
         let mut bytes = vec![0; 4];
         rows::from_f32(&[100.0, 100.0], DType::F16, &mut bytes);

@@ -1,6 +1,6 @@
 //! Rotations of the axes of a tensor, computed while it is read.
 
-use super::edit::{Edit, change_bytes};
+use super::edit::{ValueEdit, change_bytes};
 use briquette_core::{DType, Result};
 use briquette_methods::rotation::ChannelRotation;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rotated {
     /// The change before the rotations.
-    edit: Edit,
+    edit: ValueEdit,
     turns: Vec<Turn>,
 }
 
@@ -29,7 +29,7 @@ impl Rotated {
     }
 
     /// Returns the same rotations after a change of each element.
-    pub(super) fn after(&self, edit: Edit) -> Self {
+    pub(super) fn after(&self, edit: ValueEdit) -> Self {
         Self { edit, turns: self.turns.clone() }
     }
 

@@ -19,7 +19,7 @@ const MAX_BIAS: f64 = (1_u32 << 30) as f64;
 /// How the codes of an output differ from those of the checkpoint: `code · factor`, rounded.
 ///
 /// 1 keeps codes, and -1 turns their sign, for a batch norm that does. Numbers between are for weights that are almost 0 beside the bias.
-type Factors = Vec<f32>;
+type CodeFactors = Vec<f32>;
 
 /// Codes of a checkpoint, for layers that absorbed batch norms.
 struct StoredLayers<'a> {
@@ -27,7 +27,7 @@ struct StoredLayers<'a> {
     /// The index of each tensor, by name.
     places: BTreeMap<&'a str, usize>,
     /// The factors of weights that have others than 1, by name.
-    factors: BTreeMap<String, Factors>,
+    factors: BTreeMap<String, CodeFactors>,
 }
 
 /// Gives the layers of a network the codes of the checkpoint. Layers without codes by row keep dequantized floats.
@@ -87,7 +87,7 @@ impl StoredLayers<'_> {
         }
         for layer in &layers {
             let factors = layer.scales.iter().zip(&scales[layer.name.as_str()]).map(|(own, row)| factor(*own, *row));
-            let factors: Factors = factors.collect();
+            let factors: CodeFactors = factors.collect();
             if factors.iter().any(|factor| *factor != 1.0) {
                 self.factors.insert(layer.name.clone(), factors);
             }

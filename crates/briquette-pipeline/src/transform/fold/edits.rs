@@ -1,7 +1,7 @@
 //! The changed weights of a folded model.
 
 use crate::transform::changed::OutputTensor;
-use crate::transform::edit::Edit;
+use crate::transform::edit::ValueEdit;
 use crate::transform::headed::HeadedModel;
 use crate::transform::rotated::Rotated;
 use briquette_core::Result;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(super) struct Edits<'a> {
     checkpoint: &'a Checkpoint,
     model: &'a HeadedModel,
-    edits: BTreeMap<WeightId, Edit>,
+    edits: BTreeMap<WeightId, ValueEdit>,
     rotated: BTreeMap<WeightId, Rotated>,
     made: BTreeMap<WeightId, Vec<f32>>,
 }
@@ -35,7 +35,7 @@ impl<'a> Edits<'a> {
     }
 
     /// Returns the change of a weight.
-    pub(super) fn of_weight(&mut self, weight: WeightId) -> &mut Edit {
+    pub(super) fn of_weight(&mut self, weight: WeightId) -> &mut ValueEdit {
         self.edits.entry(weight).or_default()
     }
 
