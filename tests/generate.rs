@@ -1,7 +1,7 @@
 //! Text generation: its output, its errors, and how it ends.
 #![cfg(feature = "model")]
 
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Sandbox, repository};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::process::Stdio;
@@ -40,6 +40,32 @@ fn the_same_prompt_and_seed_give_the_same_text_on_stdout_only() {
         assert_eq!((sequence["tokens"].as_array().unwrap().len(), &sequence["ending"]), (12, &"max-tokens".into()));
         assert!(document["after"]["peak_bytes"].as_u64() >= document["after"]["weights_bytes"].as_u64());
     }
+}
+
+/// ONNX models cache no keys and values, so each step computes the whole text.
+#[test]
+fn an_exported_decoder_writes_the_same_text() {
+    let sandbox = llama();
+    sandbox.ok("export llama-tied --to onnx -o n");
+    sandbox.write("prompts.txt", "the cat\na dog sat\n");
+    let found = sandbox.json("generate n --prompts prompts.txt --against llama-tied --max-tokens 9");
+    assert_eq!(found["equal_tokens"], serde_json::json!([9, 9]));
+    // 7 and 9 prompt tokens, with 8 new ones that were read again, at 4 bytes a token.
+    let n_tokens: u64 = found["after"]["sequences"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|text| text["n_prompt_tokens"].as_u64().unwrap() + 8)
+        .sum();
+    assert_eq!(found["after"]["cache_bytes"], 4 * n_tokens);
+    // Both stop at the last of the 64 positions that config.json names.
+    let found = sandbox.json("generate n --prompt cat --against llama-tied --max-tokens 100");
+    let ending = |side: &str| found[side]["sequences"][0]["ending"].clone();
+    assert_eq!((ending("before"), ending("after")), ("positions".into(), "positions".into()));
+    let text = repository().join("fixtures/models/text.txt");
+    let found = sandbox.json(&format!("eval n --against llama-tied --data {} --max-length 16", text.display()));
+    let continuation = &found["continuation"];
+    assert!(continuation["before"].is_string() && continuation["before"] == continuation["after"], "{continuation}");
 }
 
 #[test]

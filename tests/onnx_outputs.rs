@@ -1,6 +1,7 @@
 //! ONNX models whose weights are in our own format: they run, are trained, lose channels, and become ONNX again with codes.
 #![cfg(feature = "model")]
 
+use crate::decoders::with_text;
 use crate::sandbox::{Sandbox, copy, repository};
 use crate::weights::tensors_of;
 use briquette::formats::onnx::Model;
@@ -175,4 +176,32 @@ fn an_onnx_model_is_distilled_and_its_zeros_stay() {
             .replace("[[stage]]\nkind = \"distill\"", "[[stage]]\nkind = \"distill\"\nstudent = { hidden_size = 8 }"),
     );
     sandbox.run("run c.toml").assert_fails(2, &["student", "ONNX"]);
+}
+
+/// An ONNX model names no blocks, so it has no hidden states between them.
+#[test]
+fn an_exported_decoder_is_distilled_by_its_logits_alone() {
+    let sandbox = with_text("llama-tied");
+    sandbox.ok("export llama-tied --to onnx -o n");
+    let recipe = |model: &str, keys: &str, loss: &str| {
+        format!(
+            "[model]\npath = {model:?}\n[output]\npath = \"out\"\n[data]\ntrain = \"text.txt\"\nmax_length = 16\n\
+             [memory]\nbatch_size = 8\n[[stage]]\nkind = \"distill\"\n{keys}\nloss = [{{ {loss} }}]\nepochs = 1\n"
+        )
+    };
+    let logits = "kind = \"logits\", by = \"js\", beta = 0.5, temperature = 1";
+    sandbox.write("recipe.toml", recipe("llama-tied", "teacher = \"n\"\non_policy = 1", logits));
+    sandbox.ok("distill recipe.toml --quiet");
+    sandbox.write("recipe.toml", recipe("n", "on_policy = 1", logits));
+    sandbox.ok("distill recipe.toml --quiet --force");
+    let (hidden, maps) = ("kind = \"hidden\", by = \"mse\"", "kind = \"attention\", by = \"maps\"");
+    let cases = [
+        ("n", "", hidden, "the student has no hidden states"),
+        ("llama-tied", "teacher = \"n\"", hidden, "the teacher has no hidden states"),
+        ("n", "", maps, "the student has no attention"),
+    ];
+    for (model, keys, loss, phrase) in cases {
+        sandbox.write("recipe.toml", recipe(model, keys, loss));
+        sandbox.run("distill recipe.toml --quiet --force").assert_fails(2, &[phrase, "use another loss"]);
+    }
 }

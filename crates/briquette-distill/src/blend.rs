@@ -276,17 +276,15 @@ fn over_layers<const D: usize>(
     what: &str,
     loss: impl Fn(usize, Tensor<D>, Tensor<D>) -> Result<Tensor<1>>,
 ) -> Result<Tensor<1>> {
-    let layers = map.resolve(student.len(), teacher.len())?;
-    let mut sum: Option<Tensor<1>> = None;
-    for (layer, (s, &of_teacher)) in student.iter().zip(&layers).enumerate() {
-        let found = loss(layer, s.clone(), teacher[of_teacher].clone())?;
-        sum = Some(match sum {
-            Some(sum) => sum + found,
-            None => found,
-        });
-    }
-    let sum = sum.ok_or_else(|| lacks("student", what))?;
-    Ok(sum / student.len() as f32)
+    let layers = match (student, teacher) {
+        ([], _) => return Err(lacks("student", what)),
+        (_, []) => return Err(lacks("teacher", what)),
+        _ => map.resolve(student.len(), teacher.len())?,
+    };
+    let of_pair =
+        |(layer, &of_teacher): (usize, &usize)| loss(layer, student[layer].clone(), teacher[of_teacher].clone());
+    let losses = layers.iter().enumerate().map(of_pair).collect::<Result<Vec<_>>>()?;
+    Ok(Tensor::cat(losses, 0).mean())
 }
 
 fn pair<const D: usize>(

@@ -2,7 +2,7 @@
 
 use briquette_cpu::float::{CacheType, CachedRows};
 use briquette_ops::fused::on_gpu;
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 
 /// Keys or values of one sequence and layer.
 #[derive(Debug, Clone)]
@@ -83,13 +83,15 @@ impl Kept {
     }
 }
 
-/// Key-value cache of one sequence, for all layers.
+/// Key-value cache of one sequence, for all layers; of an ONNX model, the sequence itself.
 #[derive(Debug, Clone)]
 pub struct KeyValues {
     /// Keys, then values.
     pub(crate) layers: Vec<[Kept; 2]>,
     /// The first layer whose keys are those of earlier tokens; layers before it belong to an encoder.
     first: usize,
+    /// Tokens `[1, tokens]` of a network that computes keys and values anew each time.
+    tokens: Option<Tensor<2, Int>>,
 }
 
 impl KeyValues {
@@ -109,7 +111,7 @@ impl KeyValues {
             }
             None => [CachedRows::keys(kind, n_heads, width), CachedRows::values(kind, n_heads, width)].map(Kept::Host),
         };
-        Self { layers: layers.map(of_layer).collect(), first: 0 }
+        Self { layers: layers.map(of_layer).collect(), first: 0, tokens: None }
     }
 
     /// Counts tokens by this layer: the first attention of a decoder to its own tokens.
@@ -117,14 +119,27 @@ impl KeyValues {
         Self { first: layer, ..self }
     }
 
+    /// Appends tokens `[1, n]` instead of their keys and values, and returns the whole sequence.
+    pub(crate) fn append_tokens(&mut self, new: Tensor<2, Int>) -> Tensor<2, Int> {
+        let all = match self.tokens.take() {
+            Some(before) => Tensor::cat(vec![before, new], 1),
+            None => new,
+        };
+        self.tokens.insert(all).clone()
+    }
+
     /// Returns the number of cached tokens.
     pub fn n_tokens(&self) -> usize {
-        self.layers.get(self.first).map_or(0, |[keys, _]| keys.n_tokens())
+        match &self.tokens {
+            Some(tokens) => tokens.dims()[1],
+            None => self.layers.get(self.first).map_or(0, |[keys, _]| keys.n_tokens()),
+        }
     }
 
     /// Returns the size of the cache in bytes.
     pub fn n_bytes(&self) -> usize {
-        self.layers.iter().flatten().map(Kept::n_bytes).sum()
+        let of_tokens = self.tokens.as_ref().map_or(0, |tokens| tokens.dims()[1] * tokens.dtype().size());
+        of_tokens + self.layers.iter().flatten().map(Kept::n_bytes).sum::<usize>()
     }
 }
 

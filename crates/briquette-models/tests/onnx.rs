@@ -6,7 +6,7 @@ use briquette_formats::{Checkpoint, InputFile, TensorSource};
 use briquette_graph::onnx::InputDims;
 use briquette_models::graph_net::{AnyTensor, GraphNet, RunInputs};
 use briquette_models::memory::predicted_bytes;
-use briquette_models::{Arch, LoadedModel};
+use briquette_models::{Arch, CacheType, LoadedModel};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -112,6 +112,23 @@ fn a_decoder_sees_only_earlier_tokens() {
     assert_eq!(whole.dims(), [2, 6, 13]);
     let difference = (whole.narrow(1, 0, 4) - cut).abs().max().into_scalar::<f32>();
     assert!(difference < 1e-5, "{difference}");
+}
+
+#[test]
+fn a_decoder_continues_sequences_of_different_lengths() {
+    let net = net("decoder");
+    let decoder = net.as_decoder();
+    let (long, short) = (tokens(1, 6), tokens(1, 4));
+    let mut caches = [(); 2].map(|()| decoder.key_values(CacheType::F32));
+    decoder.next_state(long.clone().narrow(1, 0, 4), &mut caches[..1]);
+    decoder.next_state(short.clone().narrow(1, 0, 2), &mut caches[1..]);
+    let new = Tensor::cat(vec![long.clone().narrow(1, 4, 2), short.clone().narrow(1, 2, 2)], 0);
+    let found = decoder.scores(decoder.next_state(new, &mut caches));
+    let last = |tokens: Tensor<2, Int>, from: usize| decoder.last_state(tokens).narrow(1, from, 2);
+    let expected = Tensor::cat(vec![last(long, 4), last(short, 2)], 0);
+    let difference = (found - expected).abs().max().into_scalar::<f32>();
+    assert!(difference < 1e-5, "{difference}");
+    assert_eq!(caches.map(|cache| cache.n_tokens()), [6, 4]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::dropout::{GraphDropout, dropped_values};
 use super::example::{EXAMPLE, max_tokens};
 use super::graph_source::GraphSource;
 use super::headers::{GraphHeaders, config_of};
+use super::onnx_input::longest_text;
 use super::parts::BlockCuts;
 use super::weights::{BlankLayers, blank_layers};
 use super::{GraphNet, GraphOutline};
@@ -96,7 +97,7 @@ impl GraphNet {
     /// See [`from_checkpoint`](Self::from_checkpoint).
     pub fn unfilled(checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         if let Some(file) = checkpoint.network_file() {
-            return Self::of_onnx(file.path(), &InputDims::from(EXAMPLE), device);
+            return Self::of_checkpoint_onnx(file.path(), checkpoint, device);
         }
         let family = family_of(&GraphHeaders::of(checkpoint).headers(), &config_of(checkpoint)?);
         let family = family.ok_or_else(|| {
@@ -116,10 +117,19 @@ impl GraphNet {
     pub fn blank(arch: Arch, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         arch.check(checkpoint)?;
         if let Some(file) = checkpoint.network_file() {
-            return Self::of_onnx(file.path(), &InputDims::from(EXAMPLE), device);
+            return Self::of_checkpoint_onnx(file.path(), checkpoint, device);
         }
         let (network, names) = Self::of_family(arch.family(), checkpoint, device)?;
         network.check_head(arch.task()).map_err(|error| error.at(shown_path(checkpoint.path())))?;
+        Ok((network, names))
+    }
+
+    /// Creates the unfilled network of an ONNX model, whose texts are as long as config.json next to it allows.
+    fn of_checkpoint_onnx(path: &Path, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
+        let (mut network, names) = Self::of_onnx(path, &InputDims::from(EXAMPLE), device)?;
+        if let Some(outline) = Arc::get_mut(&mut network.outline) {
+            outline.max_tokens = longest_text(&config_of(checkpoint)?);
+        }
         Ok((network, names))
     }
 

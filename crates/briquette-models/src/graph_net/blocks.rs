@@ -188,6 +188,11 @@ impl GraphNet {
         Ok(Self { dropout: self.dropout, ..network })
     }
 
+    /// Returns whether the graph names no blocks, as graphs of ONNX models do not. There are no hidden states between them then.
+    pub fn has_no_blocks(&self) -> bool {
+        self.graph().blocks.is_empty()
+    }
+
     /// Returns the hidden states after each block of the graph, also where blocks share weights.
     pub(super) fn hidden_states(&self) -> Vec<ValueId> {
         let graph = self.graph();

@@ -26,7 +26,8 @@ pub trait Decoder {
 
     /// Maps tokens `[batch, n]` that continue the cached sequences to the head's input `[batch, n, width]`.
     ///
-    /// Appends their keys and values to the caches, one cache per sequence.
+    /// Appends their keys and values to the caches, one cache per sequence. A network of an ONNX model computes earlier tokens
+    /// again: its time for each token grows with the sequence.
     fn next_state(&self, tokens: Tensor<2, Int>, caches: &mut [KeyValues]) -> Tensor<3>;
 }
 
@@ -61,6 +62,9 @@ impl Decoder for GraphNet {
 
     fn next_state(&self, tokens: Tensor<2, Int>, caches: &mut [KeyValues]) -> Tensor<3> {
         assert_eq!(tokens.dims()[0], caches.len(), "a cache for each sequence");
+        if self.outline.onnx.is_some() {
+            return self.state_of_whole_sequences(&tokens, caches);
+        }
         let inputs = match self.is_encoder_decoder() {
             true => RunInputs::target_after(tokens, caches),
             false => RunInputs::after(tokens, caches),
@@ -72,5 +76,18 @@ impl Decoder for GraphNet {
         let mut tokens = inputs.attention();
         tokens.caches = Some(caches);
         self.begin(given, tokens).finish(&program).remove(0).three()
+    }
+}
+
+impl GraphNet {
+    /// Returns the last states of new tokens `[batch, n]`, computed with all tokens before them.
+    fn state_of_whole_sequences(&self, tokens: &Tensor<2, Int>, caches: &mut [KeyValues]) -> Tensor<3> {
+        let n_new = tokens.dims()[1];
+        let states = caches.iter_mut().enumerate().map(|(row, cache)| {
+            let all = cache.append_tokens(tokens.clone().narrow(0, row, 1));
+            let n_before = all.dims()[1] - n_new;
+            self.last_state(all).narrow(1, n_before, n_new)
+        });
+        Tensor::cat(states.collect(), 0)
     }
 }

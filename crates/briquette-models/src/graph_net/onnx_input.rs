@@ -77,7 +77,7 @@ pub(crate) fn onnx_input(path: &Path, checkpoint: &Checkpoint) -> Result<Input> 
     let folder = Folder::of(checkpoint);
     let config = Config::parse(folder.read_whole(model_config::FILE_NAME)?.as_deref())?;
     let usual = Config::parse(None)?;
-    let max_positions = || Ok(config.number("max_position_embeddings").map_or(usize::MAX, |n| n as usize));
+    let max_positions = || Ok(longest_text(&config).unwrap_or(usize::MAX));
     let described = InputOf {
         build: &|extents| model.graph(&InputDims::from(extents)),
         folder,
@@ -86,4 +86,15 @@ pub(crate) fn onnx_input(path: &Path, checkpoint: &Checkpoint) -> Result<Input> 
         max_positions: &max_positions,
     };
     described.input().map_err(|error| error.at(shown_path(path)))
+}
+
+/// Returns the most tokens of a text that a config.json next to an ONNX model allows; none if it names no number.
+///
+/// RoBERTa and MPNet count positions from the one after the padding's, so that the first rows of their tables are not tokens'.
+pub(super) fn longest_text(config: &Config) -> Option<usize> {
+    let n_positions = ["max_position_embeddings", "n_positions"].into_iter().find_map(|key| config.number(key))?;
+    let model_type = config.text("model_type").unwrap_or_default();
+    let skips_padding = ["roberta", "xlm-roberta", "camembert", "mpnet"].contains(&model_type);
+    let n_skipped = if skips_padding { config.number("pad_token_id").unwrap_or(1.0) + 1.0 } else { 0.0 };
+    Some((n_positions - n_skipped).max(0.0) as usize)
 }

@@ -90,7 +90,7 @@ impl Learner {
 
     fn of_text(&self, batch: &TextBatch, wanted: Wanted) -> Outputs {
         let padding = batch.padding.clone();
-        if wanted.is_end_only() {
+        if wanted.is_end_only() || self.network.has_no_blocks() {
             let states = self.network.encode_segments(batch.tokens.clone(), padding.clone(), batch.segments.clone());
             return self.embedded(states, Vec::new(), padding);
         }
@@ -157,7 +157,7 @@ fn next_token_outputs(scores: Tensor<3>, hidden: Vec<Tensor<3>>) -> Outputs {
 
 fn of_windows(network: &GraphNet, tokens: &Tensor<2, Int>, n_given: usize, wanted: Wanted) -> Outputs {
     let tokens = inputs_of(tokens);
-    if !wanted.hidden {
+    if !wanted.hidden || network.has_no_blocks() {
         let decoder = network.as_decoder();
         let scores = decoder.scores(targets_of(decoder.last_state(tokens), n_given));
         return next_token_outputs(scores, Vec::new());
