@@ -122,7 +122,11 @@ fn linear_layers_of_networks_with_attention_have_a_grid_each() {
     sandbox.ok("verify out");
     let found = grids(&sandbox, "out");
     let grid = |layer: &str| found["layers"][format!("encoder.layer.0.{layer}.weight")].clone();
-    assert!(found["values"].as_object().unwrap().is_empty() && grid("attention.self.query").is_object(), "{found}");
+    let operands: Vec<&String> = found["values"].as_object().unwrap().keys().collect();
+    let expected =
+        [0, 1].map(|layer| ["key", "query", "value"].map(|of| format!("encoder.layer.{layer}.attention.self.{of}")));
+    assert_eq!(operands, expected.as_flattened().iter().collect::<Vec<_>>(), "{found}");
+    assert!(found["values"].as_object().unwrap().values().all(|grid| grid["zero"] == 128) && found["version"] == 2);
     assert_eq!(grid("attention.self.query"), grid("attention.self.value"));
     assert_ne!(grid("attention.self.query"), grid("output.dense"));
     let line = |out: &str| format!("eval {out} --against bert-tiny --data text.txt --max-length 16");
@@ -175,12 +179,13 @@ fn compressed_tensors_has_the_grid_of_each_layer_beside_its_codes() {
         assert_eq!(i64::from(zero.bytes[0] as i8) + 128, grid["zero"].as_i64().unwrap(), "{weight}");
     }
     let line = |out: &str| format!("eval {out} --against bert-tiny --data text.txt --max-length 16");
-    let expected = ["out", "own"].map(|out| metric(&sandbox, &line(out), "cosine"));
+    let [out, own, exported] = ["out", "own", "exported"].map(|out| metric(&sandbox, &line(out), "cosine"));
+    assert!(own != exported, "only our own format has grids of queries, keys and values");
     for file in ["out/briquette.json", "out/briquette-activations.json", "exported/briquette.json"] {
         std::fs::remove_file(sandbox.path(file)).unwrap();
     }
     let found = ["out", "exported"].map(|out| metric(&sandbox, &line(out), "cosine"));
-    assert_eq!(found, expected, "the grids are read from the weight file");
+    assert_eq!(found, [out, exported], "the grids are read from the weight file");
 }
 
 pub(crate) const TRAINED: &str = r#"

@@ -34,6 +34,8 @@ pub struct SelfAttention<'a> {
     pub layers: [(&'a dyn Int8Weights, Option<&'a [f32]>); 3],
     /// How tokens are quantized.
     pub inputs: InputRounding<'a>,
+    /// How queries, keys and values are quantized: symmetrically, or on fixed grids whose code of 0 is 128.
+    pub operands: [ActivationGrid; 3],
     /// The sizes of the layer. The width of a head must be a multiple of 4.
     pub shape: AttentionShape,
     /// `[batch, length]`, or empty without padding.
@@ -45,12 +47,12 @@ pub struct SelfAttention<'a> {
 ///
 /// Queries, keys and values are [`int8_linear`](crate::int8_linear) of tokens `x`, `[batch, length, n_in]`,
 /// which are quantized once for all three. Rows of queries, keys and values are quantized with a scale for each
-/// token. The product of an attention weight and the scale of its value has 255 steps, relative to the largest
-/// product of the query. A token with a NaN or an infinity makes every output that attends to it NaN, and a
-/// sequence of only padding gives NaN.
+/// token, or on fixed grids. The product of an attention weight and the scale of its value has 255 steps, relative to the
+/// largest product of the query. A token with a NaN or an infinity makes every output that attends to it NaN, except on fixed
+/// grids. A sequence of only padding gives NaN.
 ///
 /// # Panics
-/// If the lengths do not match the shape, or 4 does not divide the width of a head.
+/// If the lengths do not match the shape, 4 does not divide the width of a head, or the code of 0 is not 128.
 pub fn int8_self_attention(level: SimdLevel, x: &[f32], layers: &SelfAttention, out: &mut [f32]) {
     let AttentionShape { batch, length, width, .. } = layers.shape;
     let (n_tokens, n_in, [n, n_kv]) = (batch * length, layers.layers[0].0.n_in(), layers.n_outs());
@@ -59,6 +61,7 @@ pub fn int8_self_attention(level: SimdLevel, x: &[f32], layers: &SelfAttention, 
     assert_eq!((x.len(), out.len()), (n_tokens * n_in, n_tokens * n), "tokens and outputs of {:?}", layers.shape);
     assert!(layers.padding.is_empty() || layers.padding.len() == n_tokens, "padding of {:?}", layers.shape);
     assert!(width.is_multiple_of(4), "heads of {width}");
+    assert!(layers.operands.iter().all(|grid| has_middle_zero(*grid)), "operands on {:?}", layers.operands);
     if n_tokens * n_in * n == 0 {
         return;
     }
@@ -76,6 +79,15 @@ impl SelfAttention<'_> {
     /// Returns the elements of a query, and of a key or value.
     const fn n_outs(&self) -> [usize; 2] {
         [self.shape.n_heads * self.shape.width, self.shape.n_kv_heads * self.shape.width]
+    }
+}
+
+/// Returns whether the code of 0 is 128.
+fn has_middle_zero(grid: ActivationGrid) -> bool {
+    match grid {
+        ActivationGrid::Symmetric | ActivationGrid::SymmetricFull => true,
+        ActivationGrid::Asymmetric => false,
+        ActivationGrid::Fixed(grid) => grid.zero == 128,
     }
 }
 
@@ -121,11 +133,11 @@ fn of_sequence(level: SimdLevel, layers: &SelfAttention, at: usize, x: &[f32], o
     let mut codes = SEQUENCE.take();
     let SequenceCodes { tokens, products, rows, .. } = &mut codes;
     tokens.fill(level, x, n_in, length, layers.inputs);
-    for (rows, (weights, bias)) in rows.iter_mut().zip(layers.layers) {
+    for ((rows, (weights, bias)), grid) in rows.iter_mut().zip(layers.layers).zip(layers.operands) {
         let n = weights.n_out();
         products.resize(length * n, 0.0);
         multiply_rows(level, tokens.block(), weights, bias, OutputBlock::new(products, length, n), n_threads);
-        rows.fill(level, products, n, length, ActivationGrid::Symmetric);
+        rows.fill(level, products, n, length, grid);
     }
     codes.finish_keys(if layers.padding.is_empty() { &[] } else { &layers.padding[at * length..][..length] });
     attend(level, layers.shape, &codes, OutputBlock::new(out, length, layers.n_outs()[0]), n_threads);

@@ -8,15 +8,17 @@ use std::path::Path;
 
 /// The name of the file.
 pub const FILE_NAME: &str = "briquette-activations.json";
-/// The version of the file.
-const VERSION: u32 = 1;
+/// The version of a file with grids of values or of layers.
+const FIRST: u32 = 1;
+/// The version of a file with both.
+const BOTH: u32 = 2;
 
-/// The grids of a network's activations, by the names of values in its graph.
+/// The grids of a network's activations.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ActivationGrids {
     version: u32,
-    /// The grid of each value.
+    /// The grid of each value, by its name in the graph. In a network with attention, these are queries, keys and values.
     #[serde(deserialize_with = "json::unique")]
     pub values: BTreeMap<String, ValueGrid>,
     /// The grid of the inputs of linear layers in a network with attention, by the names of their weights.
@@ -25,14 +27,15 @@ pub struct ActivationGrids {
 }
 
 impl ActivationGrids {
-    /// Collects grids.
-    pub fn new(values: BTreeMap<String, ValueGrid>) -> Self {
-        Self { version: VERSION, values, layers: BTreeMap::new() }
+    /// Collects grids of values, and of the inputs of linear layers.
+    pub fn new(values: BTreeMap<String, ValueGrid>, layers: BTreeMap<String, ValueGrid>) -> Self {
+        let version = if values.is_empty() || layers.is_empty() { FIRST } else { BOTH };
+        Self { version, values, layers }
     }
 
-    /// Collects grids of the inputs of linear layers.
-    pub fn of_layers(layers: BTreeMap<String, ValueGrid>) -> Self {
-        Self { version: VERSION, values: BTreeMap::new(), layers }
+    /// Returns whether each layer has the grid of its own inputs, as in networks with attention.
+    pub fn are_of_layers(&self) -> bool {
+        !self.layers.is_empty()
     }
 
     /// Returns the grids as the bytes of their file.
@@ -56,7 +59,7 @@ impl ActivationGrids {
         }
         let stored = checkpoint.stored().map(|stored| &stored.input_grids);
         if let Some(grids) = stored.filter(|grids| !grids.is_empty()) {
-            return Ok(Self::of_layers(grids.clone()));
+            return Ok(Self::new(BTreeMap::new(), grids.clone()));
         }
         let directory = checkpoint.model_dir();
         let path = directory.path().join(FILE_NAME);
@@ -81,8 +84,8 @@ impl ActivationGrids {
 
     fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
         let found: Self = json::parse(bytes, "the list of grids", path)?;
-        if found.version > VERSION {
-            let message = format!("found version {}, expected {VERSION}; use a newer briquette", found.version);
+        if found.version > BOTH {
+            let message = format!("found version {}, expected at most {BOTH}; use a newer briquette", found.version);
             return Err(Error::input(message).at(path.display()));
         }
         let is_bad = |grid: &ValueGrid| !((grid.scale as f32).is_normal() && grid.scale > 0.0);
@@ -104,11 +107,16 @@ mod tests {
     fn grids_are_read_as_they_were_written() {
         let grid = |scale: f32, zero| ValueGrid { scale: f64::from(scale), zero };
         let values = BTreeMap::from([("relu".into(), grid(0.1, 0)), ("layer1.0.bn2".into(), grid(1e-30, 255))]);
-        let grids = ActivationGrids::new(values);
-        assert!(!String::from_utf8(grids.to_bytes()).unwrap().contains("layers"));
-        assert_eq!(ActivationGrids::parse(&grids.to_bytes(), Path::new("a.json")).unwrap(), grids);
-        let of_layers = ActivationGrids::of_layers(BTreeMap::from([("q.weight".into(), grid(0.1, 3))]));
-        assert_eq!(ActivationGrids::parse(&of_layers.to_bytes(), Path::new("a.json")).unwrap(), of_layers);
+        let layers = BTreeMap::from([("q.weight".into(), grid(0.1, 3))]);
+        let none = BTreeMap::new;
+        for (values, layers, version) in [(values.clone(), none(), 1), (none(), layers.clone(), 1), (values, layers, 2)]
+        {
+            let grids = ActivationGrids::new(values, layers);
+            let text = String::from_utf8(grids.to_bytes()).unwrap();
+            assert_eq!(text.contains("layers"), grids.are_of_layers());
+            assert!(text.contains(&format!("\"version\": {version}")), "{text}");
+            assert_eq!(ActivationGrids::parse(text.as_bytes(), Path::new("a.json")).unwrap(), grids);
+        }
     }
 
     #[test]
@@ -121,7 +129,7 @@ mod tests {
             (file(r#"{"a":{"scale":1e-60,"zero":0}}"#), "found scale 0"),
             (file(r#"{"a":{"scale":1.0,"zero":256}}"#), "is not valid"),
             (file(r#"{"a":{"scale":1.0,"zero":0},"a":{"scale":1.0,"zero":0}}"#), "occurs twice"),
-            (file("{}").replace('1', "2"), "found version 2"),
+            (file("{}").replace('1', "3"), "found version 3"),
             ("{".into(), "is not valid"),
         ] {
             let error = ActivationGrids::parse(text.as_bytes(), Path::new("a.json")).unwrap_err();

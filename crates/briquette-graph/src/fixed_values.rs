@@ -2,17 +2,20 @@
 //!
 //! Inputs of layers with static int8 activations are rounded to a grid. Around convolutions, more values are: the terms of a sum, the
 //! parts of a concatenation and the input of a pool, if the result is rounded too. Integer codes then pass from layer to layer.
-//! A value that something else reads stays a float there.
+//! A value that something else reads stays a float there. Queries, keys and values of self-attention have grids of their own.
 
+mod attention;
 mod nodes;
 
 use crate::graph::{Graph, Node, Operand, ValueId};
 use crate::op::{Composite, ElementFunction, FixedGrid, Op, Primitive, Reduction};
+use attention::is_self_attention;
 use briquette_core::{Error, Result};
 use briquette_formats::{ActivationGrids, Checkpoint, ValueGrid};
 use nodes::{rounded_for, with_rounded_layers};
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use attention::{AttentionOperands, attention_operands};
 pub(crate) use nodes::insert;
 
 /// A value that needs a fixed grid.
@@ -217,6 +220,7 @@ impl<'a> ChosenValues<'a> {
         let is_sum = node.op == Op::Primitive(Primitive::Elementwise(ElementFunction::Add));
         self.is_static_layer(node)
             || self.pads_static_layer(node)
+            || is_self_attention(node) && node.values().all(|(_, operand)| is_fixed(operand))
             || passes_codes(node).is_some()
                 && node.values().all(|(_, input)| is_fixed(input))
                 && self.ends_in(node.outputs[0], is_sum, is_fixed)

@@ -84,7 +84,7 @@ impl Arch {
     /// Config: the architecture is unknown; the message lists the known names.
     pub fn detect(checkpoint: &Checkpoint) -> Result<Self> {
         if let Some(file) = checkpoint.network_file() {
-            let task = graph_net::onnx_task(file.path())?;
+            let task = graph_net::onnx_task(file.path(), &graph_net::config_beside(checkpoint)?)?;
             return Self::of_onnx(task).ok_or_else(|| Error::bug("a task without an ONNX network"));
         }
         let model_type = Folder::of(checkpoint).model_type()?;

@@ -59,7 +59,7 @@ mod value;
 mod weights;
 
 pub use decoder::Decoder;
-pub(crate) use headers::{GraphHeaders, config_of};
+pub(crate) use headers::{GraphHeaders, config_beside, config_of};
 pub(crate) use input::input;
 pub use linear_groups::{GroupValues, LinearGroup};
 pub(crate) use onnx_input::{onnx_input, onnx_task};

@@ -144,6 +144,16 @@ fn tasks_follow_from_inputs_and_outputs() {
     let arch = |name: &str| Arch::detect(&Checkpoint::open(&fixture(name)).unwrap());
     let found = ["images", "encoder", "decoder"].map(|name| arch(&format!("run/{name}.onnx")).unwrap().to_string());
     assert_eq!(found, ["onnx-classifier", "onnx-encoder", "onnx-decoder"]);
+    // A masked language model scores tokens too; config.json tells.
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("model.onnx");
+    std::fs::copy(fixture("run/decoder.onnx"), &copy).unwrap();
+    for (model_type, expected) in [("roberta", "onnx-encoder"), ("gpt2", "onnx-decoder"), ("own", "onnx-decoder")] {
+        let config = format!("{{\"model_type\": {model_type:?}}}");
+        std::fs::write(directory.path().join("config.json"), config).unwrap();
+        let found = Arch::detect(&Checkpoint::open(&copy).unwrap()).unwrap().to_string();
+        assert_eq!(found, expected, "{model_type}");
+    }
     let text = arch("run/functions.onnx").unwrap_err().to_string();
     assert!(text.contains("input \"x\"") && text.contains("expected images or token ids"), "{text}");
     let model = LoadedModel::open(&fixture("run/images.onnx"), None, &Device::flex()).unwrap();

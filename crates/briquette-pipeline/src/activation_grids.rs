@@ -13,7 +13,8 @@ use briquette_writer::{Plan, RunOptions};
 /// Chooses a grid for each activation that the plan's layers with static int8 need; `None` if there are no such layers.
 ///
 /// Layers that the network does not use keep their float activations. Layers whose codes come from the model keep their grids. In a
-/// network with attention, linear layers have grids, and inputs of convolutions get the range of each image.
+/// network with attention, linear layers have grids, and so have queries, keys and values where a kernel multiplies their codes.
+/// Inputs of convolutions get the range of each image there.
 ///
 /// # Errors
 /// - Config: the network has neither attention nor convolutions, there is no data, or it is of another kind.
@@ -29,15 +30,17 @@ pub(crate) fn choose(
     if !plan.tensors.iter().any(|tensor| tensor.static_quant().is_some()) {
         return Ok(None);
     }
-    let mut grids = ActivationGrids::of(checkpoint)?;
+    let known = ActivationGrids::of(checkpoint)?;
+    let (mut values, mut layers) = (known.values, known.layers);
     if plan.tensors.iter().any(|tensor| tensor.static_quant().is_some_and(|quant| !quant.is_given)) {
         let calibration = recipe.calibration.as_ref();
         let calibration =
             calibration.ok_or_else(|| Error::config("calibration.data: missing; int8-static runs the model on it"))?;
         let new = new_grids(calibration, plan, (checkpoint, scaled), options)?;
-        grids.values.extend(new.values);
-        grids.layers.extend(new.layers);
+        values.extend(new.values);
+        layers.extend(new.layers);
     }
+    let grids = ActivationGrids::new(values, layers);
     store_beside_codes(plan, &grids)?;
     Ok(Some(grids))
 }

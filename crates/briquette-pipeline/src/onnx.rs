@@ -162,7 +162,8 @@ impl<'a> CodedNetwork<'a> {
         match &request.int8 {
             None => {
                 let network = of(&StoredForms::of(checkpoint, request.has_own_operators)?)?;
-                if ActivationGrids::of(checkpoint)?.values.is_empty() {
+                let grids = ActivationGrids::of(checkpoint)?;
+                if grids.are_of_layers() || grids.values.is_empty() {
                     return Ok(Self { network, codes: None, calibration: None });
                 }
                 let (network, layers) = static_int8::with_stored_codes(checkpoint, network, options)?;

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::linear::tests::{floats, packed, sparse};
-use crate::{int8_linear, quantize_rows};
+use crate::{CodeGrid, int8_linear, quantize_rows};
+
+const DYNAMIC: [ActivationGrid; 3] = [ActivationGrid::Symmetric; 3];
 
 /// Returns the dequantized queries, keys or values, `[tokens][n]`, and the scale of each token.
 fn rounded(layers: &SelfAttention, x: &[f32], which: usize) -> (Vec<Vec<f64>>, Vec<f64>) {
@@ -11,7 +13,7 @@ fn rounded(layers: &SelfAttention, x: &[f32], which: usize) -> (Vec<Vec<f64>>, V
     let plain = packed(n, weights.n_in(), which as u64 + 1);
     let mut y = vec![0.0; n_tokens * n];
     int8_linear(SimdLevel::SCALAR, x, n_tokens, layers.inputs, &plain, bias, &mut y);
-    let rows = quantize_rows(SimdLevel::SCALAR, &y, n_tokens, n, ActivationGrid::Symmetric);
+    let rows = quantize_rows(SimdLevel::SCALAR, &y, n_tokens, n, layers.operands[which]);
     let scales: Vec<f64> = rows.scales().iter().map(|&scale| f64::from(scale)).collect();
     let value = |row: usize, code: &u8| (f64::from(*code) - 128.0) * scales[row];
     ((0..n_tokens).map(|row| rows.row(row).iter().map(|code| value(row, code)).collect()).collect(), scales)
@@ -51,10 +53,14 @@ fn for_shapes(see: impl Fn(&SelfAttention, &[f32], &[f32])) {
         // The keys and values of one token are tiny.
         x.iter_mut().skip(n_in).take(n_in).for_each(|x| *x *= 1e-37);
         let some: Vec<bool> = (0..batch * length).map(|i| i % length > length / 2).collect();
-        for padding in [&[][..], &some] {
+        // Some values are beyond the fixed grids.
+        let fixed = [0.05, 0.03, 0.02].map(|scale| ActivationGrid::Fixed(CodeGrid { scale, zero: 128 }));
+        let cases = [(&[][..], DYNAMIC), (&some, DYNAMIC), (&[], fixed), (&some, fixed)];
+        for (padding, operands) in cases {
             let layers = SelfAttention {
                 layers: [(&q, Some(&bias)), (&k, None), (&v, None)],
                 inputs: ActivationGrid::Asymmetric.into(),
+                operands,
                 shape,
                 padding,
             };
@@ -86,7 +92,13 @@ fn non_finite_values_reach_the_queries_that_attend_to_them() {
     let shape = AttentionShape { batch: 2, length: 40, n_heads: 1, n_kv_heads: 1, width: 8, is_causal: false };
     let layers = [1, 2, 3].map(|seed| packed(8, 5, seed));
     let [q, k, v] = layers.each_ref().map(|weights| (weights as &dyn Int8Weights, None));
-    let mut layers = SelfAttention { layers: [q, k, v], inputs: ActivationGrid::Symmetric.into(), shape, padding: &[] };
+    let mut layers = SelfAttention {
+        layers: [q, k, v],
+        inputs: ActivationGrid::Symmetric.into(),
+        operands: DYNAMIC,
+        shape,
+        padding: &[],
+    };
     let mut x = floats(2 * 40 * 5, 3);
     x[3 * 5] = f32::NAN;
     let hidden: Vec<bool> = (0..80).map(|token| token == 3 || token >= 40).collect();
@@ -109,6 +121,18 @@ fn head_widths_not_divisible_by_four_panic() {
     let shape = AttentionShape { batch: 1, length: 2, n_heads: 1, n_kv_heads: 1, width: 6, is_causal: false };
     let weights = packed(6, 4, 1);
     let layers = [(&weights as &dyn Int8Weights, None); 3];
-    let layers = SelfAttention { layers, inputs: ActivationGrid::Symmetric.into(), shape, padding: &[] };
+    let layers =
+        SelfAttention { layers, inputs: ActivationGrid::Symmetric.into(), operands: DYNAMIC, shape, padding: &[] };
     int8_self_attention(SimdLevel::SCALAR, &[0.0; 8], &layers, &mut [0.0; 12]);
+}
+
+#[test]
+#[should_panic(expected = "operands on")]
+fn fixed_grids_with_another_zero_panic() {
+    let shape = AttentionShape { batch: 1, length: 2, n_heads: 1, n_kv_heads: 1, width: 4, is_causal: false };
+    let weights = packed(4, 4, 1);
+    let layers = [(&weights as &dyn Int8Weights, None); 3];
+    let operands = [ActivationGrid::Fixed(CodeGrid { scale: 1.0, zero: 127 }); 3];
+    let layers = SelfAttention { layers, inputs: ActivationGrid::Symmetric.into(), operands, shape, padding: &[] };
+    int8_self_attention(SimdLevel::SCALAR, &[0.0; 8], &layers, &mut [0.0; 8]);
 }

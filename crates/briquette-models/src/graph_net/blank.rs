@@ -3,7 +3,7 @@
 use super::dropout::{GraphDropout, dropped_values};
 use super::example::{EXAMPLE, max_tokens};
 use super::graph_source::GraphSource;
-use super::headers::{GraphHeaders, config_of};
+use super::headers::{GraphHeaders, config_beside, config_of};
 use super::onnx_input::longest_text;
 use super::parts::BlockCuts;
 use super::weights::{BlankLayers, blank_layers};
@@ -128,7 +128,7 @@ impl GraphNet {
     fn of_checkpoint_onnx(path: &Path, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
         let (mut network, names) = Self::of_onnx(path, &InputDims::from(EXAMPLE), device)?;
         if let Some(outline) = Arc::get_mut(&mut network.outline) {
-            outline.max_tokens = longest_text(&config_of(checkpoint)?);
+            outline.max_tokens = longest_text(&config_beside(checkpoint)?);
         }
         Ok((network, names))
     }

@@ -84,8 +84,13 @@ pub(super) fn fixed(call: &FixedCall, layers: &[&GraphLayer], inputs: Vec<AnyTen
     }
 }
 
+/// Returns a grid with codes from 0 to 255.
+pub(super) fn of_codes(grid: CodeGrid) -> FixedGrid {
+    FixedGrid { scale: grid.scale, zero: grid.zero.into(), codes: [0, 255] }
+}
+
 /// Returns the same grid for codes from 0 to 255; `None` if there are more or fewer codes.
-fn code_grid(grid: FixedGrid) -> Option<CodeGrid> {
+pub(super) fn code_grid(grid: FixedGrid) -> Option<CodeGrid> {
     let [low, high] = grid.codes;
     let zero = u8::try_from(grid.zero - low).ok().filter(|_| high - low == 255)?;
     Some(CodeGrid { scale: grid.scale, zero })

@@ -2,7 +2,7 @@
 //!
 //! | steps | fused step |
 //! |---|---|
-//! | query, key and value layers of one input, then bidirectional attention | [`GraphCall::SelfAttention`] |
+//! | query, key and value layers of one input, possibly rounding to grids, then bidirectional attention | [`GraphCall::SelfAttention`] |
 //! | linear, function, linear | [`GraphCall::FeedForward`] |
 //! | other linear layers of one input | [`GraphCall::Linears`] |
 //! | sum of two values, layer norm | [`GraphCall::AddNorm`] |
@@ -11,8 +11,8 @@
 //!
 //! A value that a later step or the caller uses is never fused away.
 
-use super::fixed::{ConvZeros, FixedCall, FixedKind};
-use super::steps::{AfterNorm, GraphCall, GraphStep, StepInput};
+use super::fixed::{ConvZeros, FixedCall, FixedKind, code_grid};
+use super::steps::{AfterNorm, GraphCall, GraphStep, SelfAttentionCall, StepInput};
 use briquette_graph::ValueId;
 use briquette_graph::op::{ElementFunction, FixedGrid, Primitive, Reduction};
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,17 +99,23 @@ impl Fusing {
         if *settings != (briquette_graph::op::Attention::full(settings.heads)) || attention.inputs.len() != 3 {
             return None;
         }
-        let (mut layers, mut replaced, mut inputs) = ([0; 3], Vec::new(), Vec::new());
+        let (mut layers, mut replaced, mut inputs, mut grids) = ([0; 3], Vec::new(), Vec::new(), Vec::new());
         for (layer, source) in layers.iter_mut().zip(&attention.inputs) {
-            let (index, step) = self.sole(source)?;
+            let (mut index, mut step) = self.sole(source)?;
+            if let GraphCall::Fixed(FixedCall { kind: FixedKind::Same, function: None, grid }) = step.call {
+                grids.push(code_grid(grid)?);
+                replaced.push(index);
+                (index, step) = self.sole(&step.inputs[0])?;
+            }
             let GraphCall::Linear(linear) = step.call else { return None };
             *layer = linear;
             replaced.push(index);
             inputs.push(step.inputs[0]);
         }
         inputs.dedup();
-        let is_one = inputs.len() == 1;
-        is_one.then(|| (fused_step(GraphCall::SelfAttention(layers, call.clone()), inputs, attention), replaced))
+        let grids = if grids.is_empty() { None } else { Some(grids.try_into().ok()?) };
+        let call = GraphCall::SelfAttention(SelfAttentionCall { layers, grids, attention: call.clone() });
+        (inputs.len() == 1).then(|| (fused_step(call, inputs, attention), replaced))
     }
 
     fn feed_forward(&self, down: &GraphStep) -> Fused {

@@ -1,13 +1,14 @@
 //! The task and the input of an ONNX model without a family.
 
 use super::example::EXAMPLE;
+use super::headers::config_beside;
 use super::input::{InputOf, image_shape, vocabulary};
 use crate::config::Folder;
 use crate::{Input, ModelTask};
 use briquette_core::{Error, Result, shown_path};
-use briquette_formats::{Checkpoint, InputFile, model_config};
+use briquette_formats::{Checkpoint, InputFile};
 use briquette_graph::onnx::{InputDims, RunnableModel};
-use briquette_graph::{Config, Graph, InputSource};
+use briquette_graph::{Config, Graph, Headers, InputSource, Task, family_of};
 use std::path::Path;
 
 /// Returns the task of an ONNX model.
@@ -18,13 +19,23 @@ use std::path::Path;
 /// | token ids `[batch, tokens]` | `[batch, tokens, vocabulary]` | decoder |
 /// | token ids `[batch, tokens]` | `[batch, tokens, width]` | encoder |
 ///
+/// The scores of a masked language model look like those of a decoder: a config.json next to it that names a family of encoders
+/// makes it one.
+///
 /// # Errors
 /// - Config: inputs or outputs are none of these, or an operator cannot be run.
 /// - Input: the file is damaged.
 /// - Io: the file cannot be read.
-pub(crate) fn onnx_task(path: &Path) -> Result<ModelTask> {
+pub(crate) fn onnx_task(path: &Path, config: &Config) -> Result<ModelTask> {
     let found = RunnableModel::read(InputFile::open(path)?).and_then(|model| task_of(&model));
-    found.map_err(|error| error.at(shown_path(path)))
+    let is_encoder = || {
+        let family = config.model_type().and_then(|_| family_of(&Headers::new(&[], None), config));
+        family.is_some_and(|family| family.task == Task::Encoder)
+    };
+    match found.map_err(|error| error.at(shown_path(path)))? {
+        ModelTask::Decoder if is_encoder() => Ok(ModelTask::Encoder),
+        task => Ok(task),
+    }
 }
 
 fn task_of(model: &RunnableModel) -> Result<ModelTask> {
@@ -74,8 +85,7 @@ fn check_inputs(model: &RunnableModel, graph: &Graph) -> Result<()> {
 /// - Io: a file cannot be read.
 pub(crate) fn onnx_input(path: &Path, checkpoint: &Checkpoint) -> Result<Input> {
     let model = RunnableModel::read(InputFile::open(path)?)?;
-    let folder = Folder::of(checkpoint);
-    let config = Config::parse(folder.read_whole(model_config::FILE_NAME)?.as_deref())?;
+    let (folder, config) = (Folder::of(checkpoint), config_beside(checkpoint)?);
     let usual = Config::parse(None)?;
     let max_positions = || Ok(longest_text(&config).unwrap_or(usize::MAX));
     let described = InputOf {

@@ -3,16 +3,16 @@
 use super::attend::{AttentionTap, RunTokens, attend, no_padding};
 use super::dropout::GraphDropout;
 use super::experts::experts;
-use super::fixed::fixed;
+use super::fixed::{fixed, of_codes};
 use super::functional::apply_functional;
 use super::functions::{apply, elementwise, expand, prepend_tokens, reshape, split, split_heads};
 use super::layer::GraphLayer;
 use super::named_layers::NamedLayers;
-use super::primitives::apply_primitive;
+use super::primitives::{apply_primitive, fake_quantized};
 use super::program::GraphProgram;
 use super::recurrent::recurrent;
 use super::slots::{SlotInput, StepSlots};
-use super::steps::{AfterNorm, AttentionCall, ExpertsCall, GraphCall, GraphStep};
+use super::steps::{AfterNorm, AttentionCall, ExpertsCall, GraphCall, GraphStep, SelfAttentionCall};
 use super::value::{AnyTensor, BinaryFunction, ValueObserver, with_tensor};
 use crate::layers::{Linear, Then, feed_forward, linears, normed, self_attention};
 use briquette_core::Result;
@@ -204,7 +204,7 @@ impl<'a> GraphRun<'a> {
             GraphCall::BatchNorm(layer) => self.batch_norm(*layer, x),
             GraphCall::Conv(layer) => self.conv(*layer, x),
             GraphCall::ConvNorm { conv, norm, then } => self.conv_norm([*conv, *norm], *then, x.four(), inputs.pop()),
-            GraphCall::SelfAttention(layers, attention) => self.self_attention(*layers, attention, x.three()),
+            GraphCall::SelfAttention(call) => self.self_attention(call, x.three()),
             GraphCall::FeedForward(layers, function) => self.feed_forward(*layers, *function, x),
             GraphCall::Gate(ElementFunction::Silu) => match (x, inputs.remove(0)) {
                 (AnyTensor::Three(gate), AnyTensor::Three(up)) => swiglu(gate, up).into(),
@@ -336,17 +336,23 @@ impl<'a> GraphRun<'a> {
         attend(qkv, bias, call, &mut self.tokens, &self.dropout.attention).into()
     }
 
-    fn self_attention(&mut self, layers: [usize; 3], call: &AttentionCall, x: Tensor<3>) -> AnyTensor {
+    fn self_attention(&mut self, call: &SelfAttentionCall, x: Tensor<3>) -> AnyTensor {
+        let SelfAttentionCall { layers, grids, attention } = call;
         let layers = layers.map(|layer| self.linear_layer(layer));
         let padding = self.tokens.padding.get_or_insert_with(|| no_padding(&x)).clone();
         // The fused kernel keeps no probabilities.
         if self.tokens.taps.is_none()
-            && let Some(attended) = self_attention(&x, layers, call.settings.heads, &padding)
+            && let Some(attended) = self_attention(&x, layers, *grids, attention.settings.heads, &padding)
         {
             return attended.into();
         }
-        let qkv = linears(&x, &layers).try_into().expect("an output for each layer");
-        attend(qkv, None, call, &mut self.tokens, &self.dropout.attention).into()
+        let rounded = |(at, x): (usize, Tensor<3>)| match grids {
+            Some(grids) => fake_quantized(x, of_codes(grids[at])),
+            None => x,
+        };
+        let qkv: Vec<_> = linears(&x, &layers).into_iter().enumerate().map(rounded).collect();
+        let qkv = qkv.try_into().expect("an output for each layer");
+        attend(qkv, None, attention, &mut self.tokens, &self.dropout.attention).into()
     }
 
     fn linears(&self, layers: &[usize], x: AnyTensor) -> Vec<AnyTensor> {

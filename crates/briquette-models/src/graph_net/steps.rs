@@ -3,6 +3,7 @@
 use super::fixed::{FixedCall, FixedKind};
 use briquette_graph::ValueId;
 use briquette_graph::op::{Attention, ConvSettings, ElementFunction, Primitive, Routing};
+use briquette_ops::compressed::CodeGrid;
 
 /// The input of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub(super) enum GraphCall {
     PrependTokens,
     TakeToken(usize),
     /// Query, key and value layers of one input, and their attention.
-    SelfAttention([usize; 3], AttentionCall),
+    SelfAttention(SelfAttentionCall),
     /// Two linear layers with a function between them.
     FeedForward([usize; 2], ElementFunction),
     /// A layer norm of a sum.
@@ -80,7 +81,7 @@ impl GraphCall {
             Self::RmsNorm { layer, .. } => vec![*layer],
             Self::Head(table, bias) => [*table].into_iter().chain(*bias).collect(),
             Self::Experts(experts) => experts.matrices.iter().flatten().copied().collect(),
-            Self::SelfAttention(layers, _) => layers.to_vec(),
+            Self::SelfAttention(call) => call.layers.to_vec(),
             Self::FeedForward(layers, _) => layers.to_vec(),
             Self::Linears(layers) => layers.clone(),
             Self::ConvNorm { conv, norm, .. } => vec![*conv, *norm],
@@ -193,6 +194,16 @@ pub(super) struct AttentionCall {
     pub(super) place: usize,
     /// Width of a head.
     pub(super) width: usize,
+}
+
+/// Attention among the tokens of one input.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct SelfAttentionCall {
+    /// The layers of queries, keys and values.
+    pub(super) layers: [usize; 3],
+    /// The grids to which queries, keys and values are rounded, if they are.
+    pub(super) grids: Option<[CodeGrid; 3]>,
+    pub(super) attention: AttentionCall,
 }
 
 /// A mixture of experts.

@@ -4,7 +4,7 @@ use super::Linear;
 use crate::module::show;
 use crate::packed::kept_on;
 use crate::packed_weights::PackedWeights;
-use briquette_ops::compressed::{self, CodedLinear, FeedForwardActivation};
+use briquette_ops::compressed::{self, CodeGrid, CodedLinear, FeedForwardActivation};
 use burn::module::Param;
 use burn::tensor::{Bool, Tensor};
 
@@ -35,7 +35,8 @@ pub fn linears<const D: usize>(x: &Tensor<D>, layers: &[&Linear]) -> Vec<Tensor<
 /// Computes bidirectional self-attention of `[batch, length, n_in]` from query, key and value layers with int8
 /// codes.
 ///
-/// Padding is masked; see [`compressed::self_attention`]. Returns `None` if a layer has no such codes.
+/// `operands` are fixed grids of queries, keys and values. Padding is masked; see [`compressed::self_attention`]. Returns `None` if a
+/// layer has no such codes.
 ///
 /// # Panics
 /// If the input width of a layer differs from `x`, `n_heads` is 0 or does not divide the outputs, or `padding`
@@ -43,11 +44,12 @@ pub fn linears<const D: usize>(x: &Tensor<D>, layers: &[&Linear]) -> Vec<Tensor<
 pub fn self_attention(
     x: &Tensor<3>,
     layers: [&Linear; 3],
+    operands: Option<[CodeGrid; 3]>,
     n_heads: usize,
     padding: &Tensor<2, Bool>,
 ) -> Option<Tensor<3>> {
     let [q, k, v] = layers.map(|layer| coded(layer, x));
-    compressed::self_attention(x, [q?, k?, v?], n_heads, padding)
+    compressed::self_attention(x, [q?, k?, v?], operands, n_heads, padding)
 }
 
 /// Computes `down(activation(up(x)))` from layers with int8 codes.

@@ -4,6 +4,7 @@ use super::device::is_cpu;
 use super::weights::{HostLinear, LinearWeights};
 use briquette_core::simd::SimdLevel;
 use briquette_cpu::float::coarse_gelu;
+use briquette_cpu::{ActivationGrid, CodeGrid};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Bool, DType, Tensor};
@@ -42,6 +43,7 @@ pub trait Int8BlockOps: Backend {
     fn int8_self_attention(
         x: FloatTensor<Self>,
         layers: [CodedLinear; 3],
+        operands: [ActivationGrid; 3],
         n_heads: usize,
         padding: Vec<bool>,
     ) -> FloatTensor<Self>;
@@ -63,27 +65,32 @@ fn takes<const D: usize>(x: &Tensor<D>, layer: &CodedLinear) -> bool {
 
 /// Computes self-attention of tokens `[batch, length, n_in]` from query, key and value layers.
 ///
-/// Padding is masked. See [`int8_self_attention`](briquette_cpu::int8_self_attention()). Returns `None`
-/// if a layer does not have int8 codes and quantized activations on the CPU. The same holds if the layers
-/// quantize tokens differently, or if 4 does not divide the width of a head.
+/// `operands` are the fixed grids of queries, keys and values, if they have any. Padding is masked. See
+/// [`int8_self_attention`](briquette_cpu::int8_self_attention()). Returns `None` if a layer does not have int8 codes and quantized
+/// activations on the CPU. The same holds if the layers quantize tokens differently, if 4 does not divide the width of a head, or
+/// if a fixed grid has another code of 0 than 128.
 ///
 /// # Panics
 /// If the shapes disagree.
 pub fn self_attention(
     x: &Tensor<3>,
     layers: [CodedLinear; 3],
+    operands: Option<[CodeGrid; 3]>,
     n_heads: usize,
     padding: &Tensor<2, Bool>,
 ) -> Option<Tensor<3>> {
     let is_alike = layers.iter().all(|layer| takes(x, layer) && layer.weights.takes_codes_of(&layers[0].weights));
-    if !is_alike || !(layers[0].weights.n_out() / n_heads.max(1)).is_multiple_of(4) {
+    let has_other_zero = operands.is_some_and(|grids| grids.iter().any(|grid| grid.zero != 128));
+    if !is_alike || has_other_zero || !(layers[0].weights.n_out() / n_heads.max(1)).is_multiple_of(4) {
         return None;
     }
+    let operands = operands.map_or([ActivationGrid::Symmetric; 3], |grids| grids.map(ActivationGrid::Fixed));
     let mut padding: Vec<bool> = padding.clone().into_data().iter().collect();
     if !padding.contains(&true) {
         padding.clear();
     }
-    let found = <Dispatch as Int8BlockOps>::int8_self_attention(x.clone().into_dispatch(), layers, n_heads, padding);
+    let x = x.clone().into_dispatch();
+    let found = <Dispatch as Int8BlockOps>::int8_self_attention(x, layers, operands, n_heads, padding);
     Some(Tensor::from_dispatch(found))
 }
 

@@ -118,10 +118,10 @@ fn blocks_with_scales_of_columns_equal_their_layers() {
     let multiply = alike[0].weights.columns().unwrap().scales().values().to_vec();
     let multiplied =
         x.clone() * Tensor::<1>::from_data(TensorData::from(multiply.as_slice()), &device).reshape([1, 1, -1]);
-    let expected = self_attention(&multiplied, plain, 4, &padding).unwrap();
-    let found = self_attention(&x, alike, 4, &padding).unwrap();
+    let expected = self_attention(&multiplied, plain, None, 4, &padding).unwrap();
+    let found = self_attention(&x, alike, None, 4, &padding).unwrap();
     assert_eq!((found - expected).abs().max().into_scalar::<f32>(), 0.0);
-    assert!(self_attention(&x, [1.0, 2.0, 1.0].map(|factor| layer(n_in, n_in, factor)), 4, &padding).is_none());
+    assert!(self_attention(&x, [1.0, 2.0, 1.0].map(|factor| layer(n_in, n_in, factor)), None, 4, &padding).is_none());
 }
 
 #[test]

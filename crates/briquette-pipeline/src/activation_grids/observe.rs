@@ -8,10 +8,10 @@ use crate::training::spec_of;
 use briquette_core::{ColumnScales, Error, Result};
 use briquette_eval::{ObservedValue, Samples, ValueStatistics, value_ranges};
 use briquette_formats::{ActivationGrids, Checkpoint, TensorSource, ValueGrid};
-use briquette_graph::fixed_values::fixed_values;
+use briquette_graph::fixed_values::{AttentionOperands, attention_operands, fixed_values};
 use briquette_graph::op::{Composite, Op};
 use briquette_graph::to_onnx::static_int8::check_convolutional;
-use briquette_graph::{Graph, Operand, ValueId};
+use briquette_graph::{Graph, Operand, ValueId, WeightId};
 use briquette_methods::quant::Activations;
 use briquette_models::{Arch, GraphNet};
 use briquette_recipe::CalibrationRun;
@@ -40,10 +40,12 @@ pub(super) fn new_grids(
         .filter(|tensor| tensor.static_quant().is_some())
         .map(|tensor| tensor.info.name.to_string())
         .collect();
-    let mut wanted = network.values_of(&weights)?;
+    // A format with a grid beside each layer's codes has no place for others.
+    let operands = if has_grid_parts(plan.profile) { Vec::new() } else { network.operands_of(&weights) };
+    let mut wanted = network.values_of(&weights, &operands)?;
     let columns = network.columns_of(plan, scaled, &weights)?;
     wanted.iter_mut().for_each(|value| value.columns = columns.get(&value.id).cloned().flatten());
-    if let Some(known) = network.trained(&wanted, &weights)? {
+    if let Some(known) = network.trained(&wanted, &weights, &operands)? {
         let n = known.values.len() + known.layers.len();
         plan.remarks.push(format!("Static int8: the grids of {n} activations are those of the training."));
         if network.has_attention {
@@ -51,16 +53,15 @@ pub(super) fn new_grids(
         }
         return Ok(known);
     }
-    let (values, n_items) = network.observed(&wanted)?;
+    let (values, n_items) = network.observed(&wanted, &operands)?;
     let range = calibration.activation_range;
     plan.remarks
         .push(format!("Static int8: grids of {} activations, ranges by {range} over {n_items} items.", values.len()));
-    if !network.has_attention {
-        return Ok(ActivationGrids::new(values));
+    let grids = network.grids(values, &weights, &columns, &operands);
+    if network.has_attention {
+        round_others_dynamically(plan, &grids.layers);
     }
-    let layers = network.of_layers(&values, &weights, &columns);
-    round_others_dynamically(plan, &layers);
-    Ok(ActivationGrids::of_layers(layers))
+    Ok(grids)
 }
 
 /// Chooses the grids of the layers with these weights, for a training.
@@ -74,13 +75,11 @@ pub(crate) fn grids_of(
     options: &RunOptions,
 ) -> Result<ActivationGrids> {
     let network = StaticNetwork::open(calibration, checkpoint, options)?;
-    let wanted = network.values_of(weights)?;
-    let (values, _) = network.observed(&wanted)?;
-    if !network.has_attention {
-        return Ok(ActivationGrids::new(values));
-    }
+    let operands = network.operands_of(weights);
+    let wanted = network.values_of(weights, &operands)?;
+    let (values, _) = network.observed(&wanted, &operands)?;
     let without_columns = wanted.iter().map(|value| (value.id, None)).collect();
-    Ok(ActivationGrids::of_layers(network.of_layers(&values, weights, &without_columns)))
+    Ok(network.grids(values, weights, &without_columns, &operands))
 }
 
 /// The scales of columns that multiply each value before it is rounded.
@@ -116,6 +115,14 @@ impl<'a> StaticNetwork<'a> {
 
     fn name(&self, value: ValueId) -> &str {
         &self.blank.graph().values[value.0]
+    }
+
+    fn weight(&self, weight: WeightId) -> &str {
+        &self.blank.graph().weights[weight.0].name
+    }
+
+    fn names_of<'n>(&'n self, operands: impl Iterator<Item = &'n AttentionOperands>) -> BTreeSet<&'n str> {
+        operands.flat_map(|of| of.values).map(|value| self.name(value)).collect()
     }
 
     /// Returns the names of the weights that the network uses.
@@ -180,24 +187,63 @@ impl<'a> StaticNetwork<'a> {
         found
     }
 
+    /// Returns the grids of a network: of its values, or in a network with attention of layers and of the operands of attention whose
+    /// layers all have grids.
+    fn grids(
+        &self,
+        mut values: BTreeMap<String, ValueGrid>,
+        weights: &BTreeSet<String>,
+        columns: &ColumnsOfValues,
+        operands: &[AttentionOperands],
+    ) -> ActivationGrids {
+        if !self.has_attention {
+            return ActivationGrids::new(values, BTreeMap::new());
+        }
+        let layers = self.of_layers(&values, weights, columns);
+        let has_grids =
+            |of: &&AttentionOperands| of.weights.iter().all(|weight| layers.contains_key(self.weight(*weight)));
+        let kept = self.names_of(operands.iter().filter(has_grids));
+        values.retain(|name, _| kept.contains(name.as_str()));
+        ActivationGrids::new(values, layers)
+    }
+
     /// Returns the grids of a training for these values, or for the layers with these weights; `None` if it has not given all of them.
-    fn trained(&self, wanted: &[ObservedValue], weights: &BTreeSet<String>) -> Result<Option<ActivationGrids>> {
+    fn trained(
+        &self,
+        wanted: &[ObservedValue],
+        weights: &BTreeSet<String>,
+        operands: &[AttentionOperands],
+    ) -> Result<Option<ActivationGrids>> {
         let ActivationGrids { mut values, mut layers, .. } = ActivationGrids::of_training(self.checkpoint)?;
         if self.has_attention {
+            let kept = self.names_of(operands.iter());
+            values.retain(|name, _| kept.contains(name.as_str()));
             layers.retain(|weight, _| weights.contains(weight));
             // Its layers read values that were not multiplied.
             let has_all = !layers.is_empty() && wanted.iter().all(|value| value.columns.is_none());
-            return Ok(has_all.then(|| ActivationGrids::of_layers(layers)));
+            return Ok(has_all.then(|| ActivationGrids::new(values, layers)));
         }
         values.retain(|name, _| wanted.iter().any(|value| self.name(value.id) == name));
-        Ok((!values.is_empty() && values.len() == wanted.len()).then(|| ActivationGrids::new(values)))
+        let has_all = !values.is_empty() && values.len() == wanted.len();
+        Ok(has_all.then(|| ActivationGrids::new(values, BTreeMap::new())))
+    }
+
+    /// Returns the operands of each attention on the outputs of layers with these weights.
+    fn operands_of(&self, weights: &BTreeSet<String>) -> Vec<AttentionOperands> {
+        let mut found = attention_operands(self.blank.graph());
+        found.retain(|operands| {
+            operands.weights.iter().all(|weight| weights.contains(self.weight(*weight)))
+                && operands.values.iter().all(|value| self.blank.computes(*value))
+        });
+        found
     }
 
     /// Returns the values that need a grid if the layers with these weights have static activations.
-    fn values_of(&self, weights: &BTreeSet<String>) -> Result<Vec<ObservedValue>> {
+    fn values_of(&self, weights: &BTreeSet<String>, operands: &[AttentionOperands]) -> Result<Vec<ObservedValue>> {
         if self.has_attention {
-            let inputs: BTreeSet<ValueId> = self.linear_layers(weights).map(|(_, input)| input).collect();
-            let computed = inputs.into_iter().filter(|input| self.blank.computes(*input));
+            let inputs = self.linear_layers(weights).map(|(_, input)| input);
+            let values: BTreeSet<ValueId> = inputs.chain(operands.iter().flat_map(|of| of.values)).collect();
+            let computed = values.into_iter().filter(|value| self.blank.computes(*value));
             return Ok(computed.map(|id| ObservedValue::new(id, id)).collect());
         }
         let found = fixed_values(self.blank.graph(), &|name| weights.contains(name))?;
@@ -206,7 +252,11 @@ impl<'a> StaticNetwork<'a> {
     }
 
     /// Runs the network on the calibration data. Returns the grid of each value by name, and the number of items.
-    fn observed(&self, values: &[ObservedValue]) -> Result<(BTreeMap<String, ValueGrid>, usize)> {
+    fn observed(
+        &self,
+        values: &[ObservedValue],
+        operands: &[AttentionOperands],
+    ) -> Result<(BTreeMap<String, ValueGrid>, usize)> {
         let Self { calibration, checkpoint, options, arch, device, .. } = self;
         let spec = spec_of(&calibration.data);
         let data = spec.open(arch.task())?;
@@ -220,19 +270,29 @@ impl<'a> StaticNetwork<'a> {
         let found = run_model(options, calibration.limit, device, || {
             value_ranges(checkpoint, *arch, device, over, how, values, &mut after_batch)
         })?;
+        let are_symmetric: BTreeSet<ValueId> = operands.iter().flat_map(|of| of.values).collect();
         let grid = |(id, statistics): (ValueId, ValueStatistics)| {
-            let (name, affine) = (self.name(id).to_string(), statistics.affine());
-            if !affine.scale.is_normal() {
+            let (name, grid) = (self.name(id).to_string(), grid_of(&statistics, are_symmetric.contains(&id)));
+            if !(grid.scale as f32).is_normal() {
                 let message = "an activation is zero for all items; use other data, or exclude its layer";
                 return Err(Error::refused(message).at(name));
             }
-            // The zero point of codes from 0 is 128 above that of codes from -128.
-            let zero = (i16::from(affine.zero) + 128) as u8;
-            Ok((name, ValueGrid { scale: affine.scale.into(), zero }))
+            Ok((name, grid))
         };
         let grids = found.values.into_iter().map(grid).collect::<Result<_>>()?;
         Ok((grids, found.n_items))
     }
+}
+
+/// Returns the grid over a range: of all codes, or with the code 128 in the middle of a symmetric range.
+fn grid_of(statistics: &ValueStatistics, is_symmetric: bool) -> ValueGrid {
+    if is_symmetric {
+        let [low, high] = statistics.bounds;
+        return ValueGrid { scale: (high.max(-low) / 127.0).into(), zero: 128 };
+    }
+    let affine = statistics.affine();
+    // The zero point of codes from 0 is 128 above that of codes from -128.
+    ValueGrid { scale: affine.scale.into(), zero: (i16::from(affine.zero) + 128) as u8 }
 }
 
 fn has_attention(graph: &Graph) -> bool {

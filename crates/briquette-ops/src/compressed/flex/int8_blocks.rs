@@ -7,8 +7,8 @@ use crate::compressed::weights::HostLinear;
 use briquette_core::simd::active_level;
 use briquette_cpu::Int8Weights;
 use briquette_cpu::float::AttentionShape;
+use briquette_cpu::{ActivationGrid, SelfAttention, int8_self_attention};
 use briquette_cpu::{FeedForward, int8_feed_forward};
-use briquette_cpu::{SelfAttention, int8_self_attention};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
@@ -31,6 +31,7 @@ impl Int8BlockOps for Flex {
     fn int8_self_attention(
         x: FloatTensor<Self>,
         layers: [CodedLinear; 3],
+        operands: [ActivationGrid; 3],
         n_heads: usize,
         padding: Vec<bool>,
     ) -> FloatTensor<Self> {
@@ -42,6 +43,7 @@ impl Int8BlockOps for Flex {
         let called = SelfAttention {
             layers: std::array::from_fn(|i| (weights_of(&layers[i]), biases[i].as_deref())),
             inputs: layers[0].weights.input_rounding().unwrap_or_default(),
+            operands,
             shape: AttentionShape { batch, length, n_heads, n_kv_heads, width, is_causal: false },
             padding: &padding,
         };
