@@ -205,3 +205,18 @@ fn an_exported_decoder_is_distilled_by_its_logits_alone() {
         sandbox.run("distill recipe.toml --quiet --force").assert_fails(2, &[phrase, "use another loss"]);
     }
 }
+
+/// The table of tokens is also the head there: its codes are looked up and multiplied.
+#[test]
+fn an_exported_decoder_with_int8_weights_runs() {
+    let sandbox = with_text("llama-tied");
+    sandbox.ok("compress llama-tied --quantize int8 -o coded --quiet");
+    sandbox.ok("export coded --to onnx -o n --quiet");
+    let found = sandbox.json("eval n --against coded --data text.txt --max-length 16");
+    let kl = found["metrics"]["kl"].as_f64().unwrap();
+    assert!(kl < 1e-6, "{kl}");
+    sandbox.ok("compress llama-tied --quantize int4-g32 -o blocks --quiet");
+    sandbox.ok("export blocks --to onnx -o m --quiet");
+    let line = "eval m --against blocks --data text.txt --max-length 16";
+    sandbox.run(line).assert_fails(2, &["MatMulNBits", "cannot be run"]);
+}

@@ -154,10 +154,10 @@ impl FoundPlaces {
             };
             used.insert(index);
             let is_turned = source.is_turned(index, parameter, names);
-            match misfit(parameter, &tensors[index], is_turned) {
+            match misfit(parameter, &tensors[index], is_turned, names) {
                 Some(message) => {
                     let fits_turned =
-                        parameter.is_linear_weight() && misfit(parameter, &tensors[index], !is_turned).is_none();
+                        parameter.is_linear_weight() && misfit(parameter, &tensors[index], !is_turned, names).is_none();
                     found.n_other_layout += usize::from(fits_turned);
                     found.misfits.push(message);
                 }
@@ -189,12 +189,13 @@ impl FoundPlaces {
     }
 }
 
-fn misfit(parameter: &Parameter, info: &TensorInfo, is_turned: bool) -> Option<String> {
+fn misfit(parameter: &Parameter, info: &TensorInfo, is_turned: bool, names: &NameMap) -> Option<String> {
     let mut expected = parameter.shape.0.clone();
     if is_turned {
         expected.reverse();
     }
     let fits = match parameter.kind {
+        Kind::Float if names.takes_integers() => info.dtype.is_weight() || matches!(info.dtype, DType::I8 | DType::U8),
         Kind::Float => info.dtype.is_weight(),
         Kind::Int => matches!(info.dtype, DType::I64 | DType::I32 | DType::I16 | DType::I8 | DType::U8),
         Kind::Bool => matches!(info.dtype, DType::Bool | DType::U8),

@@ -47,6 +47,31 @@ fn mismatches_are_listed_in_one_line() {
     );
 }
 
+/// Codes are weights only to a network that multiplies them by their scales itself, as those of ONNX models do.
+#[test]
+fn integers_fill_floats_only_if_the_names_allow_it() {
+    let bytes = std::fs::read(fixture("digits/model.safetensors")).unwrap();
+    let n_header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let (header, data) = bytes[8..].split_at(n_header);
+    let mut header: serde_json::Value = serde_json::from_slice(header).unwrap();
+    header["old"] = header["fc2.bias"].clone();
+    let codes: Vec<i8> = (-5..5).collect();
+    header["fc2.bias"] =
+        serde_json::json!({ "dtype": "I8", "shape": [10], "data_offsets": [data.len(), data.len() + codes.len()] });
+    let header = header.to_string().into_bytes();
+    let parts = [&(header.len() as u64).to_le_bytes()[..], &header, data, bytemuck::cast_slice(&codes)];
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    std::fs::write(&path, parts.concat()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let names = NameMap::torch().ignore("old").unwrap();
+    let error = load_into(Digits::new(&Device::flex()), &checkpoint, &names).unwrap_err();
+    assert!(error.to_string().contains("fc2.bias (found I8 [10], expected [10] of Float)"), "{error}");
+    let model = load_into(Digits::new(&Device::flex()), &checkpoint, &names.with_integers()).unwrap();
+    let expected: Vec<f32> = codes.iter().map(|code| f32::from(*code)).collect();
+    assert_eq!(values(model.fc2.bias.unwrap().val()), expected);
+}
+
 #[test]
 fn a_plain_module_round_trips_in_both_layouts() {
     let (model, dir) = (digits(), tempfile::tempdir().unwrap());

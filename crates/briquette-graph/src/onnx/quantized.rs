@@ -4,7 +4,7 @@ use super::attributes::int;
 use super::importer::{Importer, MAX_KNOWN};
 use super::inputs::NodeInputs;
 use super::item::{Item, known};
-use crate::op::{FixedGrid, Primitive};
+use crate::op::{ElementFunction, FixedGrid, Primitive};
 use briquette_core::DType;
 use briquette_formats::onnx::Constant;
 
@@ -16,15 +16,17 @@ pub(super) fn quantize(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item
     Some(vec![Item::Codes(rounded, grid)])
 }
 
-/// Imports `DequantizeLinear` of an activation's codes, of a weight, or of a bias.
+/// Imports `DequantizeLinear` of an activation's codes, of a weight, of a bias, or of other integers.
 pub(super) fn dequantize(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     match given.get(0)? {
         Item::Codes(rounded, grid) if fixed_grid(to, given)? == *grid => Some(vec![Item::Value(*rounded)]),
         Item::Tensor(index) => {
             let scale = given.node.inputs.get(1)?;
-            Some(vec![to.decoded(*index, scale).or_else(|| decoded_vector(to, given))?])
+            let found = to.decoded(*index, scale).or_else(|| decoded_vector(to, given));
+            Some(vec![found.or_else(|| scaled_codes(to, given))?])
         }
-        _ => None,
+        Item::Codes(..) => None,
+        _ => Some(vec![scaled_codes(to, given)?]),
     }
 }
 
@@ -48,6 +50,29 @@ fn fixed_grid(to: &Importer, given: &NodeInputs) -> Option<FixedGrid> {
         _ => return None,
     };
     Some(FixedGrid { scale, zero: zero as i32, codes })
+}
+
+/// Computes the values of a matrix whose codes something else reads too, such as a table of tokens that is also the head:
+/// `code · scale`, with one scale or one for each index of an axis.
+fn scaled_codes(to: &mut Importer, given: &NodeInputs) -> Option<Item> {
+    let (shape, scales) = (to.shape(given.get(0)?)?, to.shape(given.get(1)?)?);
+    let has_zeros = match given.get(2) {
+        Some(zeros) => to.values(zeros)?.values.iter().any(|zero| *zero != 0.0),
+        None => false,
+    };
+    let axis = given.axis(to, 1)?;
+    let is_one = scales.iter().product::<usize>() == 1;
+    let is_of_axis = scales.len() == 1 && shape.get(axis) == scales.first();
+    if has_zeros || int(given.node, "block_size", 0) != 0 || !(is_one || is_of_axis) {
+        return None;
+    }
+    let mut scale = to.operand(given.get(1)?)?;
+    if !is_one && axis + 1 < shape.len() {
+        let along: Vec<usize> = (axis..shape.len()).map(|at| if at == axis { scales[0] } else { 1 }).collect();
+        scale = to.emit(Primitive::Reshape(along), &[scale])?.into();
+    }
+    let codes = to.operand(given.get(0)?)?;
+    Some(Item::Value(to.emit(Primitive::Elementwise(ElementFunction::Mul), &[codes, scale])?))
 }
 
 /// Returns the values of a small vector or number, such as a bias.

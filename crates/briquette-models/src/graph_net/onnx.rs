@@ -57,7 +57,7 @@ impl GraphNet {
         // Further outputs may need operators that cannot be run.
         let (needed, found) = layers_of(&graph.outputs).or_else(|_| layers_of(&[output]))?;
         let BlankLayers { layers, index, renames } = found;
-        let names = names(&graph, &needed, renames)?;
+        let names = names(&graph, &needed, renames)?.with_integers();
         let kept: BTreeSet<&str> = index.weights().map(|weight| graph.weights[weight.0].name.as_str()).collect();
         let others = graph.weights.iter().map(|weight| weight.name.as_str()).filter(|name| !kept.contains(name));
         let mut others = others.chain(graph.unused.iter().map(String::as_str));

@@ -1,8 +1,10 @@
 //! The task and the input of an ONNX model without a family.
 
+use super::checked_nodes::check_nodes;
 use super::example::EXAMPLE;
 use super::headers::config_beside;
 use super::input::{InputOf, image_shape, vocabulary};
+use super::program::needed_nodes;
 use crate::config::Folder;
 use crate::{Input, ModelTask};
 use briquette_core::{Error, Result, shown_path};
@@ -42,7 +44,10 @@ fn task_of(model: &RunnableModel) -> Result<ModelTask> {
     let graph = model.graph(&InputDims::from(EXAMPLE))?;
     check_inputs(model, &graph)?;
     let shapes = graph.lower()?.shapes;
-    let output = graph.outputs.first().map(|output| shapes[output.0].as_slice()).unwrap_or_default();
+    let first = graph.outputs.first().copied();
+    let output = first.map(|output| shapes[output.0].as_slice()).unwrap_or_default();
+    // The shape after an operator that cannot be run is not known.
+    check_nodes(&graph, &shapes, &needed_nodes(&graph, &[], first.as_slice()))?;
     let has = |source: InputSource| graph.inputs.iter().any(|input| input.source == source);
     match (image_shape(&graph).is_some(), output) {
         (true, [_, _]) => Ok(ModelTask::Classifier),

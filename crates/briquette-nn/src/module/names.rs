@@ -45,6 +45,7 @@ pub struct NameMap {
     ignored: Patterns,
     optional: Patterns,
     by_input: BTreeSet<String>,
+    takes_integers: bool,
     roles: Roles,
 }
 
@@ -123,6 +124,17 @@ impl NameMap {
         let from = from.strip_prefix('^').unwrap_or(from);
         self.renames.push(Rename { is_anchored, from: segments(from), to: segments(to) });
         self
+    }
+
+    /// Lets 8-bit integers of the file fill parameters of floats, as numbers: the network itself turns these codes into weights.
+    #[must_use]
+    pub fn with_integers(self) -> Self {
+        Self { takes_integers: true, ..self }
+    }
+
+    /// Returns whether 8-bit integers fill parameters of floats.
+    pub(crate) fn takes_integers(&self) -> bool {
+        self.takes_integers
     }
 
     /// Ignores extra tensors of the file whose names match this glob.
