@@ -74,6 +74,7 @@ fn outputs_equal_those_of_onnxruntime() {
         "calls",
         "tops",
         "quantized",
+        "shared_codes",
     ];
     for name in names {
         let expected = reference(name, "out");
