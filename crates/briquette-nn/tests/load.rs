@@ -47,7 +47,7 @@ fn mismatches_are_listed_in_one_line() {
     );
 }
 
-/// Codes are weights only to a network that multiplies them by their scales itself, as those of ONNX models do.
+/// The network of an ONNX model multiplies codes by scales itself. In other networks, codes alone are no weights.
 #[test]
 fn integers_fill_floats_only_if_the_names_allow_it() {
     let bytes = std::fs::read(fixture("digits/model.safetensors")).unwrap();
