@@ -5,8 +5,6 @@
 //! `μ' = μ + (Ŵ - W)·E[x]` of the batch norm after it. The result follows from the plan and the statistics alone, so a killed run
 //! makes the same.
 
-mod source;
-
 use crate::solve::{layer_of, layers_of_original, rows_of, rows_of_decision};
 use briquette_core::{DType, Decision, InputStats, Result, Rows, decision::fake_quantize, rows};
 use briquette_formats::{Checkpoint, TensorSource};
@@ -16,10 +14,9 @@ use briquette_methods::reconstruct::mean_error;
 use briquette_recipe::Recipe;
 use briquette_recipe::plan::topology_of;
 use briquette_writer::piece::{PieceReader, pieces_of};
+use briquette_writer::replaced::{NewVector, ReplacedVectors};
 use briquette_writer::survey::{Survey, survey};
 use briquette_writer::{Plan, Stop, TensorPlan, Workers, decide};
-pub(crate) use source::CorrectedSource;
-use source::NewVector;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -37,7 +34,7 @@ pub(crate) fn correct<'a>(
     (checkpoint, scratch): (&Checkpoint, Option<&Path>),
     source: &'a dyn TensorSource,
     workers: &Workers,
-) -> Result<Option<CorrectedSource<'a>>> {
+) -> Result<Option<ReplacedVectors<'a>>> {
     let n_asked = plan.tensors.iter().filter(|tensor| is_asked(tensor)).count();
     if n_asked == 0 {
         return Ok(None);
@@ -60,7 +57,7 @@ pub(crate) fn correct<'a>(
     let vectors: BTreeMap<usize, NewVector> = found.into_iter().flatten().collect();
     vectors.keys().for_each(|&index| plan.tensors[index].is_moved = true);
     plan.remarks.push(format!("Bias correction: {} of {n_asked} layers.", vectors.len()));
-    Ok((!vectors.is_empty()).then(|| CorrectedSource::new(source, vectors)))
+    Ok((!vectors.is_empty()).then(|| ReplacedVectors::new(source, vectors)))
 }
 
 fn is_asked(tensor: &TensorPlan) -> bool {

@@ -25,7 +25,7 @@ use briquette_core::{Coding, Decision, Grouping, Hash128, Mask, QuantParams, Res
 use briquette_formats::TensorSource;
 use decide::{Decider, PieceRules, Subject};
 use gather::GatheredOutcomes;
-use lengths::Rescaled;
+use lengths::with_lengths;
 use outcomes::TaskOutcome;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -91,7 +91,7 @@ pub fn encode(
     let gathered = Mutex::new(GatheredOutcomes::new(plan));
     run_tasks(&first, task_of, (source, sink), &gathered, workers)?;
     let sums = gathered.lock().unwrap_or_else(PoisonError::into_inner).take_norms();
-    let rescaled = Rescaled::of(plan, source, sums.into_iter())?;
+    let rescaled = with_lengths(plan, source, sums.into_iter())?;
     run_tasks(&lengths, task_of, (&rescaled, sink), &gathered, workers)?;
     let mut gathered = gathered.into_inner().unwrap_or_else(PoisonError::into_inner);
     hash_cut_tensors((plan, surveys), placed, &mut gathered, sink, workers)?;

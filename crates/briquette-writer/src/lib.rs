@@ -22,6 +22,7 @@ pub mod narrow;
 pub mod piece;
 mod piece_sizes;
 pub mod plan;
+pub mod replaced;
 mod scorer;
 pub mod survey;
 pub mod ties;

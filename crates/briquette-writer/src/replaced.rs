@@ -1,29 +1,34 @@
-//! A source of tensors with corrected biases.
+//! A source of tensors in which some vectors have other values.
 
 use briquette_core::{Affine, ColumnScales, Result};
 use briquette_formats::{InputFile, TensorInfo, TensorSource};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A source of tensors in which some vectors have other values. They are updated tensors, so errors are measured against the source.
-pub(crate) struct CorrectedSource<'a> {
+/// A source of tensors in which some vectors have other values, by the index of the tensor.
+///
+/// These are updated tensors, so errors are measured against the source.
+pub struct ReplacedVectors<'a> {
     source: &'a dyn TensorSource,
     vectors: BTreeMap<usize, NewVector>,
 }
 
 /// The new values of a vector, in rows of `n_cols`.
-pub(super) struct NewVector {
-    pub(super) values: Vec<f32>,
-    pub(super) n_cols: usize,
+pub struct NewVector {
+    /// The values.
+    pub values: Vec<f32>,
+    /// The length of a row.
+    pub n_cols: usize,
 }
 
-impl<'a> CorrectedSource<'a> {
-    pub(super) fn new(source: &'a dyn TensorSource, vectors: BTreeMap<usize, NewVector>) -> Self {
+impl<'a> ReplacedVectors<'a> {
+    /// Replaces vectors of a source.
+    pub fn new(source: &'a dyn TensorSource, vectors: BTreeMap<usize, NewVector>) -> Self {
         Self { source, vectors }
     }
 }
 
-impl TensorSource for CorrectedSource<'_> {
+impl TensorSource for ReplacedVectors<'_> {
     fn tensors(&self) -> &[TensorInfo] {
         self.source.tensors()
     }
