@@ -155,6 +155,18 @@ fn tasks_follow_from_inputs_and_outputs() {
         let found = Arch::detect(&Checkpoint::open(&copy).unwrap()).unwrap().to_string();
         assert_eq!(found, expected, "{model_type}");
     }
+    // The positions of config.json, without those that RoBERTa keeps for padding.
+    for (config, n_positions) in [
+        (r#"{"model_type": "gpt2", "n_positions": 20}"#, 20),
+        (r#"{"model_type": "bert", "max_position_embeddings": 20}"#, 20),
+        (r#"{"model_type": "roberta", "max_position_embeddings": 20}"#, 18),
+        (r#"{"model_type": "roberta", "max_position_embeddings": 20, "pad_token_id": 0}"#, 19),
+        ("{}", usize::MAX),
+    ] {
+        std::fs::write(directory.path().join("config.json"), config).unwrap();
+        let net = GraphNet::from_checkpoint(&copy, &Device::flex()).unwrap();
+        assert_eq!(net.as_decoder().max_positions(), n_positions, "{config}");
+    }
     let text = arch("run/functions.onnx").unwrap_err().to_string();
     assert!(text.contains("input \"x\"") && text.contains("expected images or token ids"), "{text}");
     let model = LoadedModel::open(&fixture("run/images.onnx"), None, &Device::flex()).unwrap();
