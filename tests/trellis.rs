@@ -99,3 +99,36 @@ fn a_trellis_without_updated_weights_is_refused_in_one_line() {
         sandbox.run(&format!("compress bert-tiny -o out {flags}")).assert_fails(2, &[expected]);
     }
 }
+
+#[test]
+fn a_training_with_the_steps_of_a_budget_keeps_codes_on_a_trellis() {
+    let sandbox = sandbox();
+    sandbox.write(
+        "r.toml",
+        "[model]\npath = \"bert-tiny\"\n[output]\npath = \"out\"\n[budget]\nbytes = \"24kB\"\nexperimental = [\"trellis\"]\n[data]\n\
+         train = \"text.txt\"\neval = \"text.txt\"\nmax_length = 16\n[calibration]\ndata = \"text.txt\"\nmax_length = 16\n[[stage]]\n\
+         kind = \"distill\"\nloss = [{ kind = \"embedding\" }]\nepochs = 2\nlearning_rate = 1e-3\ndropout = false\n\
+         quantization_aware = true\nfreeze = [\"embeddings.**\"]\n[[stage]]\nkind = \"quantize\"\nscheme = \"step-dynamic\"\nround = \"gptq\"\n\
+         [[stage]]\nkind = \"evaluate\"\n",
+    );
+    let flags = "--quantize step-dynamic --data text.txt --max-length 16 --eval text.txt --device cpu --quiet";
+    sandbox.ok(&format!("compress bert-tiny -o plain --bytes 24kB --experimental trellis {flags}"));
+    let report = sandbox.json("distill r.toml --quiet --device cpu");
+    assert!(report["after"]["file_bytes"].as_u64().unwrap() <= 24_000, "{report}");
+    sandbox.ok("verify out");
+    let names = on_trellis(&sandbox, "out");
+    assert!(names.len() >= 6 && names == on_trellis(&sandbox, "plain"), "{names:?}");
+    assert!(report["evaluation"]["metrics"]["cosine"].as_f64().unwrap() > 0.999, "{report}");
+    assert!(weights(&sandbox, "out") != weights(&sandbox, "plain"), "the training changed no code");
+    let first = weights(&sandbox, "out");
+    sandbox.ok("distill r.toml --quiet --device cpu --force");
+    assert!(weights(&sandbox, "out") == first, "a second run gives other bytes");
+
+    // Weights that grow take more bytes: GPTQ then chooses codes on a trellis with larger steps.
+    let recipe = std::fs::read_to_string(sandbox.path("r.toml")).unwrap();
+    sandbox.write("r.toml", recipe.replace("epochs = 2\nlearning_rate = 1e-3", "epochs = 4\nlearning_rate = 1"));
+    let report = sandbox.json("distill r.toml --quiet --device cpu --force");
+    assert!(report["after"]["file_bytes"].as_u64().unwrap() <= 24_000, "{report}");
+    sandbox.ok("verify out");
+    assert!(on_trellis(&sandbox, "out").len() >= 6);
+}

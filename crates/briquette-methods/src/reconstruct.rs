@@ -6,7 +6,7 @@
 //! Rows are outputs and columns are inputs: `[out, in]`, row-major. The input statistics are the Gram matrix `Σ
 //! x xᵀ`, as in [`InputStats`](briquette_core::InputStats). [`InverseFactor`] is computed from it once for all
 //! layers with the same inputs. [`gptq`] and [`sparsegpt`] update rows with it; [`admm`] solves for all weights
-//! of a row together. [`gptq_on_trellis`] chooses codes that take fewer bits. [`row_factors`] fits the scales of rows to their codes.
+//! of a row together. [`gptq_on_trellis`] chooses codes that take fewer bits, and [`nearest_on_trellis`] only rounds to codes that do. [`row_factors`] fits the scales of rows to their codes.
 //! [`mean_error`] is what a bias takes up (bias correction).
 //! [`osscar`] chooses whole inputs to remove, and [`refit`] updates the weights of the remaining inputs.
 //! If a matrix cannot be factorized, weights are rounded to nearest and pruned by magnitude, and [`FactorOutcome`] has the
@@ -46,6 +46,7 @@ mod signround;
 mod sparsegpt;
 mod strip;
 mod trellis;
+mod trellis_nearest;
 mod trellis_path;
 
 pub use admm::admm;
@@ -61,3 +62,4 @@ pub use scale_search::{gptq_with_scales, searches_scales};
 pub use signround::SignRound;
 pub use sparsegpt::sparsegpt;
 pub use trellis::gptq_on_trellis;
+pub use trellis_nearest::nearest_on_trellis;

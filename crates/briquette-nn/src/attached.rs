@@ -1,12 +1,11 @@
 //! The reparameterization that attaches a mask and a grid to a parameter.
 
 use crate::form::Form;
-use crate::module::Trail;
 use crate::module::view::{group_dims, n_scales};
 use crate::rules::Fingerprint;
 use briquette_core::{OutputAxis, Rows};
 use briquette_ops::fused::masked::{ScaledGrid, ops};
-use burn::module::{Module, ModuleMapper, Param, ParamId, Reparameterization};
+use burn::module::{Module, Param, ParamId, Reparameterization};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
 /// A mask, a grid, or both, attached to a parameter.
@@ -24,6 +23,10 @@ use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 /// - `form` (Int): the grid, and the step of the last decision
 /// - `dropped` (Bool): the dropped weights, in the parameter's own order
 /// - `scale`, `zero`: scales and zero points of the grid
+/// - `rounded`: the weights on a trellis as of the last decision, in the parameter's own order
+///
+/// On a [trellis](briquette_core::entropy::trellis), a code depends on the codes above it. The module computes with `rounded` then,
+/// which changes only when the rules are refreshed.
 ///
 /// Their shapes follow from the rules alone: before a rule begins, nothing is dropped and scales are 0. So a
 /// record of any step loads into a module with the same rules.
@@ -38,6 +41,7 @@ pub struct Attached {
     dropped: Param<Tensor<1, Bool>>,
     scale: Param<Tensor<1>>,
     zero: Param<Tensor<1>>,
+    rounded: Option<Param<Tensor<1>>>,
     #[module(skip)]
     rows: Rows,
     #[module(skip)]
@@ -55,13 +59,14 @@ pub(crate) struct RequestedRules {
     pub(crate) form: Option<Form>,
     pub(crate) has_mask: bool,
     pub(crate) is_learned: bool,
+    pub(crate) has_trellis: bool,
     pub(crate) rules: Fingerprint,
 }
 
 impl Attached {
     /// Returns a state that changes nothing yet.
     pub(crate) fn blank(requested: RequestedRules, compute: Option<FloatDType>, device: &Device) -> Self {
-        let RequestedRules { rows, form, has_mask, is_learned, rules } = requested;
+        let RequestedRules { rows, form, has_mask, is_learned, has_trellis, rules } = requested;
         let n = form.map_or(0, |form| n_scales(&rows, form.grouping));
         let n_zeros = if form.is_some_and(|form| form.grid.is_asymmetric()) { n } else { 0 };
         let dropped = vec![false; if has_mask { rows.n_elements() } else { 0 }];
@@ -72,6 +77,7 @@ impl Attached {
             dropped: Param::initialized(ParamId::new(), bools(dropped, device)),
             scale: if is_learned { Param::from_tensor(plain(n)) } else { Param::initialized(ParamId::new(), plain(n)) },
             zero: Param::initialized(ParamId::new(), plain(n_zeros)),
+            rounded: has_trellis.then(|| Param::initialized(ParamId::new(), plain(rows.n_elements()))),
             rows,
             known_form: form,
             compute,
@@ -99,6 +105,9 @@ impl Attached {
     }
 
     fn fake_quantize<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+        if let Some(rounded) = &self.rounded {
+            return self.on_trellis(base, rounded.val().without_autodiff());
+        }
         if self.rows.axis == OutputAxis::Second || !ops::fake_quantizes(&base) {
             return self.fake_quantize_by_tensors(base);
         }
@@ -112,6 +121,15 @@ impl Attached {
         let grid = form.map(|form| ScaledGrid { grid: form.grid, grouping: form.grouping, rows: self.rows });
         let zero = self.zero.val().without_autodiff();
         ops::fake_quantize(base, self.dropped.val(), [scale, zero], grid, is_learned)
+    }
+
+    /// Replaces weights by their values on a trellis; gradients pass straight through.
+    fn on_trellis<const D: usize>(&self, base: Tensor<D>, rounded: Tensor<1>) -> Tensor<D> {
+        let (shape, dtype) = (base.shape(), base.dtype());
+        let plain = base.clone().without_autodiff();
+        let is_unset = self.is_unset().reshape([1; D]).expand(shape.clone());
+        let rounded = cast_to(rounded.reshape(shape), dtype).mask_where(is_unset, plain.clone());
+        if base.is_autodiff() { (base - plain) + rounded } else { rounded }
     }
 
     /// Returns whether scales are trained along with these weights; scales of a frozen layer stay constant.
@@ -197,32 +215,6 @@ fn positive(stored: Tensor<1>) -> Tensor<1> {
     stored.abs().mask_fill(is_zero, f32::MIN_POSITIVE)
 }
 
-/// Removes the grids of a module and keeps the masks: the module then computes with its float weights.
-pub fn without_grids<M: Module>(module: M) -> M {
-    module.map(&mut GridRemover(Trail::default()))
-}
-
-struct GridRemover(Trail);
-
-impl ModuleMapper for GridRemover {
-    fn enter_module(&mut self, name: &str, container_type: &str) {
-        self.0.enter(name, container_type);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.0.exit();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let is_grid =
-            |(_, name, field): (String, &str, String)| name == Attached::NAME && (field == "scale" || field == "zero");
-        if !self.0.reparameterized().is_some_and(is_grid) {
-            return param;
-        }
-        replaced(param, |n| vec![0.0; n])
-    }
-}
-
 /// Replaces the numbers of a vector and keeps its length and `require_grad`.
 pub(crate) fn replaced<const D: usize>(
     param: Param<Tensor<D>>,
@@ -272,8 +264,14 @@ mod tests {
     /// grid.
     fn state(scheme: &str, rows: Rows, is_learned: bool, device: &Device) -> Attached {
         let form = Form::of(&scheme.parse::<Scheme>().unwrap());
-        let requested =
-            RequestedRules { rows, form: Some(form), has_mask: true, is_learned, rules: Fingerprint::of(scheme) };
+        let requested = RequestedRules {
+            rows,
+            form: Some(form),
+            has_mask: true,
+            is_learned,
+            has_trellis: false,
+            rules: Fingerprint::of(scheme),
+        };
         let blank = Attached::blank(requested, None, device);
         let n = blank.scale.lazy_shape().num_elements();
         let n_zeros = blank.zero.lazy_shape().num_elements();
@@ -326,7 +324,14 @@ mod tests {
         let weights = Tensor::<2>::random([5, 8], Distribution::Normal(0.0, 0.3), &device);
         for (scheme, is_learned) in [("int4", false), ("int4-asym", false), ("int4-g4", true)] {
             let form = Some(Form::of(&scheme.parse::<Scheme>().unwrap()));
-            let requested = RequestedRules { rows, form, has_mask: true, is_learned, rules: Fingerprint::of("") };
+            let requested = RequestedRules {
+                rows,
+                form,
+                has_mask: true,
+                is_learned,
+                has_trellis: false,
+                rules: Fingerprint::of(""),
+            };
             let blank = Attached::blank(requested, None, &device);
             for value in [blank.fake_quantize(weights.clone()), blank.fake_quantize_by_tensors(weights.clone())] {
                 assert_eq!(numbers(value), numbers(weights.clone()), "{scheme}");

@@ -330,6 +330,7 @@ impl Compression {
             form: quantize.map(|rule| Form::of(&rule.scheme_for(rows.n_cols))),
             has_mask: target.is_some_and(|target| target.prune.is_some()),
             is_learned: quantize.is_some_and(|rule| rule.is_learned),
+            has_trellis: quantize.is_some_and(|rule| rule.has_trellis(rows.n_cols)),
         }
     }
 

@@ -177,8 +177,9 @@ mod sparsity;
 mod targets;
 mod units;
 mod weights;
+mod without_grids;
 
-pub use attached::{Attached, without_grids};
+pub use attached::Attached;
 pub use briquette_core::Patterns;
 pub use briquette_core::{InputStats, InputView};
 pub use briquette_methods::prune::Schedule;
@@ -202,3 +203,4 @@ pub use rules::{Prune, Quantize, Scope, WeightRow};
 pub use safetensors;
 pub use sparsity::{Sparsity, decisions, sparsity};
 pub use units::{shrink, tensor_infos, unit_masks, unused_units};
+pub use without_grids::without_grids;

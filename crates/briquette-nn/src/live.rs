@@ -18,6 +18,7 @@ pub(crate) struct LiveWeight {
     base: Tensor<1>,
     dropped: Option<Tensor<1, Bool>>,
     scale: Option<Tensor<1>>,
+    rounded: Option<Tensor<1>>,
 }
 
 impl LiveWeight {
@@ -51,6 +52,14 @@ impl LiveWeight {
     pub(crate) fn has_scales(&self) -> Result<bool> {
         let Some(scale) = &self.scale else { return Ok(false) };
         Ok(read_f32(scale.clone(), &self.path)?.iter().any(|scale| *scale != 0.0))
+    }
+
+    /// Returns the weights on a trellis, in the parameter's own order; `None` without one, and before its rule has begun.
+    pub(crate) fn rounded(&self) -> Result<Option<Vec<f32>>> {
+        match &self.rounded {
+            Some(rounded) if self.has_scales()? => read_f32(rounded.clone(), &self.path).map(Some),
+            _ => Ok(None),
+        }
     }
 }
 
@@ -97,13 +106,16 @@ impl<F: Fn(&str) -> bool> ModuleVisitor for LiveFinder<F> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if let Some((weight, field)) = self.field() {
-            if field == "scale" {
-                weight.scale = Some(param.base().without_autodiff().reshape([-1]));
+            let read = || Some(param.base().without_autodiff().reshape([-1]));
+            match field.as_str() {
+                "scale" => weight.scale = read(),
+                "rounded" => weight.rounded = read(),
+                _ => {}
             }
         } else if self.trail.reparameterized().is_none() && (self.wants)(&self.trail.path()) {
             let base = param.base().without_autodiff().reshape([-1]);
             let (path, device) = (self.trail.path(), param.lazy_device());
-            self.found.push(LiveWeight { path, device, base, dropped: None, scale: None });
+            self.found.push(LiveWeight { path, device, base, dropped: None, scale: None, rounded: None });
         }
     }
 

@@ -8,8 +8,10 @@ use crate::pool::{Look, ParameterPool, Scored, check_finite};
 use crate::rules::{RuleTarget, Rules, Scoring};
 use crate::scores::{RowScores, drop_below};
 use crate::{Attached, Prune, Schedule, Scope, Score, decide};
-use briquette_core::{Affine, Error, Result};
+use briquette_core::{Affine, Error, QuantParams, Result, Rows};
 use briquette_methods::prune::{Ratio, Threshold};
+use briquette_methods::quant::QuantSpec;
+use briquette_methods::reconstruct::nearest_on_trellis;
 use burn::module::{Module, ModuleMapper, Param, Reparameterization};
 use burn::tensor::{Bool, Int, Tensor};
 use rayon::prelude::*;
@@ -49,6 +51,7 @@ struct Renewed {
     dropped: Option<Tensor<1, Bool>>,
     scale: Option<Vec<f32>>,
     zero: Option<Vec<f32>>,
+    rounded: Option<Vec<f32>>,
 }
 
 /// Reused buffers: the weights of a parameter as rows of outputs, and their scores.
@@ -140,6 +143,10 @@ impl Due<'_> {
         };
         let mut renewed = Renewed::default();
         if let Some(affines) = self.affines(weight, target, new.as_deref(), &mut buffers.values)? {
+            let spec = target.quantize.map(|rule| self.rules.quantize[rule].scheme_for(target.rows.n_cols).weights);
+            renewed.rounded = spec
+                .filter(|spec| spec.has_trellis)
+                .map(|spec| on_trellis(&spec, &mut buffers.values, &affines, &target.rows));
             let (scale, zero) = view::affines_to_own(&affines, &target.rows);
             (renewed.scale, renewed.zero) = (Some(scale), Some(zero));
         }
@@ -198,6 +205,13 @@ impl Due<'_> {
         }?;
         check_scales(&found).map_err(|error| error.at(&weight.path)).map(|()| Some(found))
     }
+}
+
+/// Returns rows of weights on a trellis, in the parameter's own order.
+fn on_trellis(spec: &QuantSpec, values: &mut Vec<f32>, affines: &[Affine], rows: &Rows) -> Vec<f32> {
+    let quant = QuantParams::new(spec.grid, spec.grouping, rows.n_cols, affines.to_vec());
+    nearest_on_trellis(values, rows.n_cols, &quant);
+    view::to_own(std::mem::take(values), rows)
 }
 
 /// Refuses scales that files cannot store.
@@ -269,7 +283,11 @@ impl ModuleMapper for Renewer<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some((renewed, field)) = self.renewed() else { return param };
-        let numbers = if field == "scale" { &renewed.scale } else { &renewed.zero };
+        let numbers = match field.as_str() {
+            "scale" => &renewed.scale,
+            "rounded" => &renewed.rounded,
+            _ => &renewed.zero,
+        };
         match numbers {
             // Only asymmetric grids have zero points.
             Some(numbers) if numbers.len() == param.lazy_shape().num_elements() => replaced(param, |_| numbers.clone()),

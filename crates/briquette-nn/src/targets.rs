@@ -100,6 +100,10 @@ impl Compression {
                 "transposed convolutions do not support groups of inputs; use a scheme with one scale per output";
             return Err(Error::config(message));
         }
+        if target.prune.is_some() && rule.has_trellis(n_cols) {
+            let message = "is pruned, and codes on a trellis cannot all be zero; remove -trellis from the scheme";
+            return Err(Error::config(message));
+        }
         rule.check(n_rows, n_cols)
     }
 

@@ -69,13 +69,28 @@ struct StateOnDevice {
     dropped: Option<OnDevice<bool>>,
     scale: Option<OnDevice<f32>>,
     zero: Option<OnDevice<f32>>,
+    rounded: Option<OnDevice<f32>>,
+}
+
+impl StateOnDevice {
+    /// Reads the weights on a trellis; `None` without one, and before its rule has begun.
+    fn rounded(&self) -> Result<Option<Vec<f32>>> {
+        let (Some(rounded), Some(scale)) = (&self.rounded, &self.scale) else { return Ok(None) };
+        scale()?.iter().any(|scale| *scale != 0.0).then(rounded).transpose()
+    }
 }
 
 impl ModuleItem {
-    /// Reads the parameter's bytes, in burn's order.
+    /// Reads the parameter's bytes, in burn's order. Weights on a trellis are those of the last decision.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
-        match &self.codes {
-            Some(_) => Ok(bytemuck::cast_slice(&self.own_values()?).to_vec()),
+        if self.codes.is_some() {
+            return Ok(bytemuck::cast_slice(&self.own_values()?).to_vec());
+        }
+        match self.state.as_ref().map(StateOnDevice::rounded).transpose()?.flatten() {
+            Some(rounded) => {
+                let n = rounded.len();
+                Ok(TensorData::new(rounded, [n]).convert_dtype(self.dtype).as_bytes().to_vec())
+            }
             None => (self.bytes)(),
         }
     }
@@ -98,7 +113,10 @@ impl ModuleItem {
     fn own_values(&self) -> Result<Vec<f32>> {
         match (&self.codes, &self.values) {
             (Some(codes), _) => Ok(view::to_own(codes.read()?.0.values(), &self.parameter.rows())),
-            (None, Some(values)) => values(),
+            (None, Some(values)) => match self.state.as_ref().map(StateOnDevice::rounded).transpose()?.flatten() {
+                Some(rounded) => Ok(rounded),
+                None => values(),
+            },
             (None, None) => Ok(Vec::new()),
         }
     }
@@ -310,6 +328,7 @@ impl ModuleVisitor for Collector {
             let read: OnDevice<f32> = Box::new(move || read_f32(tensor.clone(), &path));
             match field.as_str() {
                 "scale" => state.scale = Some(read),
+                "rounded" => state.rounded = Some(read),
                 _ => state.zero = Some(read),
             }
         } else if self.trail.reparameterized().is_none() && self.result.is_ok() {

@@ -96,7 +96,7 @@ fn unusual_layers_and_rules_are_handled_or_refused() {
             let (decided, zeros) = (decisions(&net).unwrap(), sparsity(&net).unwrap());
             assert!(decided.len() <= 1 && zeros.contains_key("fc.weight") && !held(&net).is_empty());
             net.fc.weight.val();
-            without_grids(net.clone()).fc.weight.val();
+            without_grids(net.clone()).unwrap().fc.weight.val();
             let out = dir.path().join(format!("{place}"));
             if Export::to(&out).replace().write(&net).is_ok() {
                 let checkpoint = Checkpoint::open(&out).unwrap();

@@ -11,6 +11,7 @@ mod known;
 mod law;
 mod layers;
 mod load;
+mod on_trellis;
 mod other_rules;
 mod pooled;
 mod probe;

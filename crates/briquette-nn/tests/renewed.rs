@@ -143,5 +143,5 @@ fn scales_are_refitted_every_ten_steps_by_default() {
 
 /// Returns a network with the trained weights before quantization.
 fn plain(model: &Net) -> Net {
-    briquette_nn::without_grids(model.clone()).materialize()
+    briquette_nn::without_grids(model.clone()).unwrap().materialize()
 }

@@ -3,9 +3,9 @@
 use briquette_core::entropy::trellis::{N_STATES, next_state};
 
 /// The largest magnitude of a code.
-const MOST: f32 = 127.0;
+pub(super) const MOST: f32 = 127.0;
 /// The cost of a state that no path reaches.
-const NEVER: f32 = 1e30;
+pub(super) const NEVER: f32 = 1e30;
 
 /// The bits of each code, given its parity.
 pub(super) struct BitCosts([f32; 256]);
@@ -91,7 +91,7 @@ fn best_of_subset(value: f32, subset: f32, bits: &BitCosts, cost: f32) -> (f32, 
 }
 
 /// The subset of the code that leads from a state to the next state with bit 0 clear or set.
-const SUBSETS: [[usize; 2]; N_STATES] = subsets();
+pub(super) const SUBSETS: [[usize; 2]; N_STATES] = subsets();
 
 const fn subsets() -> [[usize; 2]; N_STATES] {
     let mut all = [[0; 2]; N_STATES];

@@ -60,8 +60,9 @@ impl Quantize {
         };
         let (grouping, scale, activations) = (weights.grouping, weights.scale, self.scheme.activations);
         let (schedule, is_learned) = (self.schedule(), self.is_learned);
+        let trellis = if weights.has_trellis { ", on a trellis" } else { "" };
         format!(
-            "{}, {range}, scales of {scale:?}, activations {activations:?}, {schedule:?}, learned {is_learned}, {grouping:?}",
+            "{}, {range}, scales of {scale:?}, activations {activations:?}, {schedule:?}, learned {is_learned}, {grouping:?}{trellis}",
             self.in_words()
         )
     }

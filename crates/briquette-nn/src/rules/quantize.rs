@@ -3,6 +3,7 @@
 use crate::rules::chosen_paths::ChosenPaths;
 use crate::{Patterns, Schedule};
 use briquette_core::encoded::ScaleType;
+use briquette_core::entropy::trellis::can_have_trellis;
 use briquette_core::{Error, Grouping, QuantParams, Result};
 use briquette_methods::quant::{Activations, QuantSpec, ScaleSearch, Scheme};
 
@@ -31,6 +32,10 @@ impl Quantize {
     ///
     /// If the groups of a scheme do not divide the columns of a parameter, as in depthwise convolutions, it
     /// gets one scale per row.
+    ///
+    /// With `step0.01-trellis` and other sizes, weights are rounded to the nearest codes on a
+    /// [trellis](briquette_core::entropy::trellis) on the same steps. They stay at these values in between. Rows whose length is no
+    /// multiple of 32 get plain codes with a step of twice the size. No pruning rule can apply to the parameter.
     ///
     /// With `int8-dynamic` and `int8-dynamic-sym`, the layers of [`crate::layers`] also fake-quantize their
     /// inputs: each row for a `Linear`, each image for a `Conv2d`. With burn's own layers, activations stay
@@ -83,8 +88,17 @@ impl Quantize {
     pub(crate) fn scheme_for(&self, n_cols: usize) -> Scheme {
         match self.given {
             Some(_) => self.scheme,
-            None => Scheme { weights: self.scheme.weights.for_columns(n_cols), ..self.scheme },
+            None => {
+                let weights = self.scheme.weights.for_columns(n_cols);
+                let weights = if can_have_trellis(n_cols) { weights } else { weights.without_trellis() };
+                Scheme { weights, ..self.scheme }
+            }
         }
+    }
+
+    /// Returns whether rows of `n_cols` weights are rounded to codes on a [trellis](briquette_core::entropy::trellis).
+    pub(crate) fn has_trellis(&self, n_cols: usize) -> bool {
+        self.scheme_for(n_cols).weights.has_trellis
     }
 
     /// Refuses scales that do not fit the rows of a parameter.
@@ -118,9 +132,12 @@ impl Quantize {
 
     /// Refuses learned scales on grids and types that cannot store them exactly.
     fn check_learned(&self) -> Result<()> {
-        let QuantSpec { grid, scale, .. } = self.scheme.weights;
+        let QuantSpec { grid, scale, has_trellis, .. } = self.scheme.weights;
         match self.is_learned {
             true if grid.is_asymmetric() => Err(Error::config("learned scales need a symmetric grid")),
+            true if has_trellis => {
+                Err(Error::config("learned scales have no trellis; remove -trellis from the scheme"))
+            }
             true if scale != ScaleType::F32 => Err(Error::config("learned scales need scales of type f32")),
             true if self.given.is_some() => {
                 Err(Error::config("given scales cannot be learned; use Quantize::new or with_scheme"))

@@ -58,7 +58,7 @@ impl FoundSteps {
     /// Returns the draft of the last stages for a trained model, and its report.
     ///
     /// The model is rounded to the step sizes of the training, or to slightly larger ones if that exceeds the
-    /// budget.
+    /// budget. Codes on a trellis with larger steps are chosen by GPTQ again.
     ///
     /// # Errors
     /// See [`run()`](crate::run()).
@@ -69,7 +69,11 @@ impl FoundSteps {
         let mut allocation = self.allocation.clone();
         allocation.tensors.retain(|tensor| names.contains(tensor.name.as_str()));
         let n_weights: usize = allocation.tensors.iter().map(|tensor| tensor.n_weights).sum();
-        let steps = |factor: f64| Ok(last.with_schemes(&given(&allocation, factor)?)?.to_nearest());
+        let has_trellis = allocation.tensors.iter().any(|tensor| tensor.scheme.contains("-trellis"));
+        let steps = |factor: f64| {
+            let chosen = last.with_schemes(&given(&allocation, factor)?)?;
+            Ok(if has_trellis && factor > 1.0 { chosen } else { chosen.to_nearest() })
+        };
         let rounded = Some(self.model.clone());
         let origin = Origin { allocation: Some(allocation.clone()), rounded, ..origin.clone() };
         budget::within(self.most, n_weights, &steps, options, &origin)

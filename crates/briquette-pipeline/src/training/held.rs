@@ -13,7 +13,7 @@ use briquette_recipe::{DistillStage, Gradual, Selection, SparsityCourse, Student
 use briquette_writer::RunOptions;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The number of steps after which scales are refitted to changed weights.
+/// The number of steps after which scales are refitted to changed weights. Codes on a trellis are chosen at every step.
 const STEPS_PER_SCALE: usize = 10;
 /// The path prefix of parameters in a learner, which the network itself lacks.
 const PREFIX: &str = "network.";
@@ -79,7 +79,6 @@ pub(crate) fn rules(
     }
     if let Some(quantize) = &stage.quantize {
         for named in matrices().filter(|named| chooses(&quantize.selection, named)) {
-            let every = Schedule::constant(0..usize::MAX).every(STEPS_PER_SCALE);
             let mut scheme = quantize.scheme_for(&named.name, heads.contains(&named.name));
             if matches!(scheme.weights.range, ScaleSearch::StepByFrequency(_)) && stage.freeze.matches(&named.name) {
                 // It is rounded already.
@@ -88,6 +87,8 @@ pub(crate) fn rules(
             if scheme.activations == Activations::Static {
                 scheme.activations = of_static_layer(named, grids);
             }
+            let n_steps = if scheme.weights.has_trellis { 1 } else { STEPS_PER_SCALE };
+            let every = Schedule::constant(0..usize::MAX).every(n_steps);
             rules = rules.quantize(Quantize::with_scheme(&at(&named.path), scheme)?.on(every));
         }
     }
@@ -138,10 +139,12 @@ pub(crate) fn activation_grids(
 /// Config: no weight has a step size.
 pub(crate) fn rate(stage: &DistillStage, named: &[StudentTensor], heads: &BTreeSet<String>) -> Result<Option<Rate>> {
     let Some((weight, quantize)) = stage.rate.zip(stage.quantize.as_ref()) else { return Ok(None) };
-    let step = |named: &StudentTensor| match quantize.scheme_for(&named.name, heads.contains(&named.name)).weights.range
-    {
-        ScaleSearch::Step(Some(step)) => Some((named.path.clone(), f64::from(step))),
-        _ => None,
+    let step = |named: &StudentTensor| {
+        // Codes on a trellis take about as many bits as plain codes with a step of twice the size.
+        match quantize.scheme_for(&named.name, heads.contains(&named.name)).weights.without_trellis().range {
+            ScaleSearch::Step(Some(step)) => Some((named.path.clone(), f64::from(step))),
+            _ => None,
+        }
     };
     let chosen = named.iter().filter(|named| named.is_matrix && quantize.selection.chooses(&named.name, named.role));
     let steps: BTreeMap<String, f64> = chosen.filter_map(step).collect();

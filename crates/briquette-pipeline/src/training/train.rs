@@ -85,7 +85,7 @@ fn resume_or_start(job: &TrainingJob, options: &RunOptions) -> Result<()> {
     report.predicted_peak_bytes = fit.map(|fit| fit.predicted_bytes_of_batch);
     report.wall_seconds =
         started.elapsed().as_secs_f64() + outcome::seconds_until(&finished.history, finished.resumed_at);
-    outcome::write(job, &training, without_grids(finished.student), &report)
+    outcome::write(job, &training, without_grids(finished.student)?, &report)
 }
 
 /// Begins a phase. A training in full screen shows no phases.

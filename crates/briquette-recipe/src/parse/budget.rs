@@ -209,7 +209,7 @@ impl Budget {
                 "output.storage: a budget with step sizes always uses entropy coding; remove it",
             ));
         }
-        let has_trellis = trellis_of(keys, has_steps, stages, learner.is_some())?;
+        let has_trellis = trellis_of(keys, has_steps, stages)?;
         let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
         let sensitivity = Sensitivity::from_raw(keys, has_data)?;
         let target = Target::from_raw(keys, raw)?;
@@ -230,7 +230,7 @@ fn choices_of(keys: &RawBudget) -> Result<(bool, Vec<SchemeChoice>)> {
 }
 
 /// Returns whether the codes of step sizes are chosen on a trellis.
-fn trellis_of(keys: &RawBudget, has_steps: bool, stages: &[Stage], is_trained: bool) -> Result<bool> {
+fn trellis_of(keys: &RawBudget, has_steps: bool, stages: &[Stage]) -> Result<bool> {
     let names = keys.experimental.iter().map(|name| one_of("budget.experimental", name, &[("trellis", ())]));
     names.collect::<Result<Vec<()>>>()?;
     let updates =
@@ -238,7 +238,6 @@ fn trellis_of(keys: &RawBudget, has_steps: bool, stages: &[Stage], is_trained: b
     let message = match () {
         () if keys.experimental.is_empty() => return Ok(false),
         () if !has_steps => "only step sizes have a trellis; add \"step\" to budget.choices",
-        () if is_trained => "quantization-aware training does not know a trellis; remove one of the two",
         () if !stages.iter().any(updates) => {
             "a trellis needs round = \"gptq\" without reconstruct; set calibration.data"
         }

@@ -211,8 +211,7 @@ impl DistillStage {
                 return Err(Error::config(format!("quantization_aware: {message}")));
             }
             (true, Some(next)) if next.trellis().is_some() => {
-                let message =
-                    "training does not know a trellis; remove -trellis from the schemes of the quantize stage";
+                let message = "training uses a trellis only with a budget; set budget.experimental, and remove -trellis from the quantize stage";
                 return Err(Error::config(format!("quantization_aware: {message}")));
             }
             (true, Some(next)) if next.corrects_biases() => {

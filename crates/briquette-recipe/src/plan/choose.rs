@@ -184,8 +184,10 @@ fn quantize(
             tensor.solve.corrects_bias = stage.corrects_biases;
             tensor.solve.learns = stage.learns && matches!(tensor.role, Role::Linear | Role::Conv);
         }
-        let rounding = tensor.solve.rounding;
-        for quant in tensor.quant.iter_mut().filter(|_| rounding != Rounding::Gptq) {
+        // After a training with the schemes of a budget, weights are on their trellis.
+        let is_on_trellis =
+            tensor.solve.rounding == Rounding::Gptq || stage.found.contains_key(tensor.info.name.as_str());
+        for quant in tensor.quant.iter_mut().filter(|_| !is_on_trellis) {
             quant.spec = quant.spec.without_trellis();
         }
         tensor.share(&mut shared);
