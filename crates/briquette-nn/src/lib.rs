@@ -174,6 +174,7 @@ mod rounded_input;
 mod rules;
 mod scores;
 mod sparsity;
+mod state;
 mod targets;
 mod units;
 mod weights;

@@ -113,7 +113,7 @@ mod tests {
     fn the_nearest_codes_are_the_best_path_of_each_block_and_stay() {
         let scales: Vec<f32> = (0..N_ROWS).map(|row| if row % 5 == 0 { 0.5 } else { 0.25 }).collect();
         // Some weights are beyond the largest code.
-        let size = |place: u64| if place % 97 == 0 { 400.0 } else { 5.0 };
+        let size = |place: u64| if place.is_multiple_of(97) { 400.0 } else { 5.0 };
         let weight = |place: u64| size(place) * (uniform(3, 2 * place) + uniform(3, 2 * place + 1) - 1.0);
         let original: Vec<f32> = (0..(N_ROWS * N_COLS) as u64).map(weight).collect();
         let affines = scales.iter().map(|&scale| Affine::symmetric(scale)).collect();
