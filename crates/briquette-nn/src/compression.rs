@@ -59,6 +59,8 @@ impl Compression {
 
     /// Returns rules that attach given decisions, by path: the inverse of [`decisions`](crate::decisions()).
     ///
+    /// Weights on a trellis do not follow from their decision: attach it to the materialized module.
+    ///
     /// # Errors
     /// Config: a path is not a valid glob.
     pub fn of(decisions: &BTreeMap<String, Decision>) -> Result<Self> {

@@ -72,21 +72,13 @@ struct StateOnDevice {
     rounded: Option<OnDevice<f32>>,
 }
 
-impl StateOnDevice {
-    /// Reads the weights on a trellis; `None` without one, and before its rule has begun.
-    fn rounded(&self) -> Result<Option<Vec<f32>>> {
-        let (Some(rounded), Some(scale)) = (&self.rounded, &self.scale) else { return Ok(None) };
-        scale()?.iter().any(|scale| *scale != 0.0).then(rounded).transpose()
-    }
-}
-
 impl ModuleItem {
     /// Reads the parameter's bytes, in burn's order. Weights on a trellis are those of the last decision.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
         if self.codes.is_some() {
             return Ok(bytemuck::cast_slice(&self.own_values()?).to_vec());
         }
-        match self.state.as_ref().map(StateOnDevice::rounded).transpose()?.flatten() {
+        match self.rounded()? {
             Some(rounded) => {
                 let n = rounded.len();
                 Ok(TensorData::new(rounded, [n]).convert_dtype(self.dtype).as_bytes().to_vec())
@@ -113,12 +105,17 @@ impl ModuleItem {
     fn own_values(&self) -> Result<Vec<f32>> {
         match (&self.codes, &self.values) {
             (Some(codes), _) => Ok(view::to_own(codes.read()?.0.values(), &self.parameter.rows())),
-            (None, Some(values)) => match self.state.as_ref().map(StateOnDevice::rounded).transpose()?.flatten() {
-                Some(rounded) => Ok(rounded),
-                None => values(),
-            },
+            (None, Some(values)) => self.rounded()?.map_or_else(values, Ok),
             (None, None) => Ok(Vec::new()),
         }
+    }
+
+    /// Reads the weights on a trellis, in burn's order; `None` without one, and before its rule has begun.
+    fn rounded(&self) -> Result<Option<Vec<f32>>> {
+        let Some(StateOnDevice { rounded: Some(rounded), scale: Some(scale), .. }) = &self.state else {
+            return Ok(None);
+        };
+        scale()?.iter().any(|scale| *scale != 0.0).then(rounded).transpose()
     }
 
     /// Returns the grid attached to the parameter, even if its rule has not begun.

@@ -52,11 +52,11 @@ impl ModuleMapper for GridRemover {
     }
 }
 
-/// Replaces the numbers of a tensor of f32 and keeps its shape and `require_grad`.
+/// Replaces the numbers of a tensor and keeps its shape, type and `require_grad`.
 fn replaced_all<const D: usize>(param: Param<Tensor<D>>, numbers: Vec<f32>) -> Param<Tensor<D>> {
     let device = param.lazy_device();
     param.map(|old| {
-        let new = floats(numbers, &device).reshape(old.shape());
+        let new = floats(numbers, &device).reshape(old.shape()).cast(old.dtype());
         if old.is_require_grad() { new.require_grad() } else { new }
     })
 }

@@ -34,7 +34,7 @@ impl Quantize {
     /// gets one scale per row.
     ///
     /// With `step0.01-trellis` and other sizes, weights are rounded to the nearest codes on a
-    /// [trellis](briquette_core::entropy::trellis) on the same steps. They stay at these values in between. Rows whose length is no
+    /// [trellis](briquette_core::entropy::trellis) whenever scales are fitted, and keep these values in between. Rows whose length is no
     /// multiple of 32 get plain codes with a step of twice the size. No pruning rule can apply to the parameter.
     ///
     /// With `int8-dynamic` and `int8-dynamic-sym`, the layers of [`crate::layers`] also fake-quantize their
