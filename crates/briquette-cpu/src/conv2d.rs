@@ -9,6 +9,7 @@ mod packed;
 mod tests;
 mod tile;
 mod unpacked;
+mod unscaled;
 
 use crate::activations::{ActivationElement, ActivationGrid};
 pub use crate::float::Conv2dShape;

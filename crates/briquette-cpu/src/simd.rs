@@ -36,8 +36,9 @@ pub(crate) use block::OutputBlock;
 pub(crate) use code_panels::{turn_rows, weave_rows};
 pub(crate) use column_quantizers::{COLUMNS, ColumnRanges};
 pub(crate) use dispatch::{
-    add_to_ranges, depthwise, depthwise_to_codes, dot, expand_panel, multiply_float_panel, multiply_int4_panel,
-    multiply_weight_rows, quantize, quantize_columns, quantize_row, requantize, turn_bytes, turn_square, value_range,
+    add_to_ranges, depthwise, depthwise_row, dot, expand_panel, has_depthwise_row, multiply_float_panel,
+    multiply_int4_panel, multiply_weight_rows, quantize, quantize_columns, quantize_row, requantize, turn_bytes,
+    turn_square, value_range,
 };
 pub(crate) use int4::Int4Panel;
 pub(crate) use kernel::Kernel;
@@ -49,7 +50,7 @@ pub(crate) use rounded_rows::{CodeRounding, RoundedRows};
 pub(crate) use row_quantizer::{RowQuantizer, ValueRange};
 pub(crate) use scalar::rounded;
 pub(crate) use sparse_panels::SparsePanels;
-pub(crate) use tap_blocks::TapBlocks;
+pub(crate) use tap_blocks::{SEGMENT, TapBlocks, TapRow, TapWeights};
 pub(crate) use turn::SIDE;
 pub(crate) use w4a8::{GroupedBlock, W4A8Panel, group_codes, multiply_w4a8_panel};
 

@@ -4,7 +4,7 @@
 use super::image::Image;
 use super::packed::swap_inner;
 use crate::float::{Conv2dShape, on_path};
-use crate::simd::{self, TapBlocks};
+use crate::simd::{self, SEGMENT, TapBlocks, TapRow};
 use crate::weights::{Int8Weights, to_rows};
 #[cfg(target_arch = "x86_64")]
 use briquette_core::simd::Isa;
@@ -69,35 +69,50 @@ impl Taps {
             simd::depthwise(level, taps, &self.weights, &mut sums);
             let values = &mut values[index * n..][..n];
             finish(level, &sums, (image.zero, image.scale), &self.sums, &self.scales, values);
-            true
         });
     }
 }
 
-/// Convolves some pixels to codes `[pixel, channel]`. Returns false if the level has no kernel for it.
+/// Convolves pixels from `first` on to codes `[pixel, channel]`, for a level with [`simd::has_depthwise_row`].
 pub(crate) fn convolve_to_codes(
     level: SimdLevel,
     (shape, image): (&Conv2dShape, &Image),
     blocks: &TapBlocks,
-    pixels: Range<usize>,
-    codes: &mut [u8],
-) -> bool {
-    let n = shape.n_out;
-    each_pixel(shape, image, pixels, &mut |index, taps| {
-        simd::depthwise_to_codes(level, taps, blocks, &mut codes[index * n..][..n])
-    })
+    mut first: usize,
+    mut codes: &mut [u8],
+) {
+    let ([_, out_width], [height, width]) = (shape.out_size(image.size), image.size);
+    let padding = vec![image.zero as u8; width.max(1) * shape.n_in];
+    let [top, left] = [shape.padding[0][0], shape.padding[1][0]];
+    let mut lines = Vec::new();
+    while !codes.is_empty() {
+        let [row, column] = [first / out_width, first % out_width];
+        let rows: Vec<&[u8]> = (0..shape.kernel[0])
+            .map(|ky| (row * shape.stride[0] + ky * shape.dilation[0]).checked_sub(top).filter(|y| *y < height))
+            .map(|y| y.map_or(&padding[..width * shape.n_in], |y| image.pixels(y * width..(y + 1) * width)))
+            .collect();
+        let row = TapRow {
+            rows: &rows,
+            padding: &padding[..shape.n_in],
+            first: (column * shape.stride[1]) as isize - left as isize,
+            stride: shape.stride[1],
+            dilation: shape.dilation[1],
+        };
+        if lines.is_empty() {
+            lines = row.lines(blocks);
+        }
+        let n = (out_width - column).min(SEGMENT).min(codes.len() / shape.n_out);
+        let (now, later) = codes.split_at_mut(n * shape.n_out);
+        simd::depthwise_row(level, &row, blocks, &mut lines, now);
+        (first, codes) = (first + n, later);
+    }
 }
 
-/// Passes the input codes of each tap of some pixels to `each`, with the index of the pixel, until it returns false.
-fn each_pixel(
-    shape: &Conv2dShape,
-    image: &Image,
-    pixels: Range<usize>,
-    each: &mut dyn FnMut(usize, &[&[u8]]) -> bool,
-) -> bool {
+/// Passes the input codes of each tap of some pixels to `each`, with the index of the pixel.
+fn each_pixel(shape: &Conv2dShape, image: &Image, pixels: Range<usize>, each: &mut dyn FnMut(usize, &[&[u8]])) {
     let (kernel, [_, out_width]) = (shape.kernel, shape.out_size(image.size));
     let (padding, mut taps) = (vec![image.zero as u8; shape.n_out], Vec::new());
-    pixels.enumerate().all(|(index, pixel)| {
+    for (index, pixel) in pixels.enumerate() {
         let at = [pixel / out_width, pixel % out_width];
         taps.clear();
         for ky in 0..kernel[0] {
@@ -106,6 +121,6 @@ fn each_pixel(
                 taps.push(source.map_or(&padding[..], |source| image.pixel(source)));
             }
         }
-        each(index, &taps)
-    })
+        each(index, &taps);
+    }
 }

@@ -5,12 +5,13 @@ use super::epilogue::ConvEpilogue;
 use super::image::Image;
 use super::packed::ConvPanels;
 use super::tile::PatchTile;
+use super::unscaled::Unscaled;
 use super::{Conv2dShape, How, ImageConv, PAYS, PackedConv2d, TILE};
 use crate::activations::CodeGrid;
 use crate::image_codes::{ImageCodes, requantize};
 use crate::panels::threads_for;
-use crate::simd::{CodeRounding, PANEL, TapBlocks};
-use crate::weights::{Int8Weights, codes_of};
+use crate::simd::{CodeRounding, PANEL, TapBlocks, has_depthwise_row};
+use crate::weights::Int8Weights;
 use briquette_core::simd::{Isa, SimdLevel};
 
 /// A convolution of codes, and the grid of its outputs.
@@ -58,23 +59,19 @@ fn each_image<W: Int8Weights>(level: SimdLevel, x: &ImageCodes, conv: &FixedConv
         return y;
     }
     let scale = x.grid.scale / conv.grid.scale;
-    let factors: Vec<f32> = match conv.factors {
-        Some(factors) => factors.iter().map(|factor| factor * scale).collect(),
-        None => vec![scale; shape.n_out],
-    };
+    let factor = |channel: usize| conv.factors.map_or(1.0, |factors| factors[channel]);
+    let factors: Vec<f32> = (0..shape.n_out).map(|channel| scale * weights.scale(channel) * factor(channel)).collect();
+    let weights = &Unscaled(weights);
     let bias = |channel: usize| conv.bias.map_or(0.0, |bias| bias[channel] / conv.grid.scale);
     let shifts: Vec<f32> = (0..shape.n_out).map(|channel| bias(channel) + f32::from(conv.grid.zero)).collect();
     let (zero, bounds) = (x.grid.zero.into(), conv.bounds.map(f32::from));
     let rounding = CodeRounding { factors: &factors, shifts: &shifts, zero, bounds };
-    let has_kernel = shape.is_depthwise() && matches!(level.isa(), Isa::Amx | Isa::Avx512Vnni);
-    let blocks = has_kernel.then(|| {
-        let (codes, scales) = codes_of(weights);
-        TapBlocks::new(&codes, &scales, &rounding)
-    });
+    let has_kernel = shape.is_depthwise() && has_depthwise_row(level);
+    let blocks = has_kernel.then(|| TapBlocks::new(conv.weights.by_tap(), &rounding));
     let how = if has_kernel { How::Panels } else { How::of(&shape, weights) };
     let n_threads = threads_for(shape.depth() * n_codes, PAYS);
     for (index, y) in y.codes.chunks_exact_mut(n_codes).enumerate() {
-        // The scale of the inputs is part of the factor.
+        // The scales of the inputs and of the weights are part of the factor.
         let image = Image::of_codes(x.image(index), n_channels, [height, width], (1.0, x.grid.zero.into()));
         let epilogue = ConvEpilogue::default();
         let conv_of_image = ImageConv { level, shape: &shape, weights, image: &image, how: &how, epilogue };
@@ -88,7 +85,7 @@ struct FixedImage<'a, W> {
     conv: ImageConv<'a, W>,
     rounding: CodeRounding<'a>,
     /// The weights of a depthwise convolution, if its kernel computes codes.
-    blocks: Option<&'a TapBlocks>,
+    blocks: Option<&'a TapBlocks<'a>>,
 }
 
 impl<W: Int8Weights> FixedImage<'_, W> {
@@ -105,18 +102,15 @@ impl<W: Int8Weights> FixedImage<'_, W> {
             );
             return;
         }
+        if let Some(blocks) = self.blocks {
+            return convolve_to_codes(level, (self.conv.shape, self.conv.image), blocks, first, out);
+        }
         let mut tile = PatchTile::default();
         let size = n_pixels.div_ceil(n_pixels.div_ceil(TILE).max(1)).next_multiple_of(PANEL);
         for out in out.chunks_mut(size * n_out) {
             let n = out.len() / n_out;
             let pixels = first..first + n;
             first += n;
-            if let Some(blocks) = self.blocks {
-                let input = (self.conv.shape, self.conv.image);
-                if convolve_to_codes(level, input, blocks, pixels.clone(), out) {
-                    continue;
-                }
-            }
             // Other kernels write floats first, and patches would be gathered twice.
             if self.conv.shape.groups == 1 && level.isa() == Isa::Avx512Vnni {
                 let input = (level, self.conv.shape, self.conv.image);
@@ -161,7 +155,7 @@ mod tests {
             };
             let sum: i32 = (0..n_in).flat_map(|input| (0..n_taps).map(move |tap| (input, tap))).map(term).sum();
             let factor = conv.factors.map_or(1.0, |factors| factors[channel]);
-            let value = sum as f32 * scales[channel] * (factor * (x.grid.scale / conv.grid.scale));
+            let value = sum as f32 * (x.grid.scale / conv.grid.scale * scales[channel] * factor);
             let steps =
                 value + (conv.bias.map_or(0.0, |bias| bias[channel]) / conv.grid.scale + f32::from(conv.grid.zero));
             let [low, high] = conv.bounds.map(f32::from);

@@ -2,9 +2,11 @@
 
 use crate::packed::PackedInt8;
 use crate::panel_layout::{check_depth, check_lengths};
+use crate::simd::TapWeights;
 use crate::sparse::SparseInt8;
 use crate::weights::{Int8Weights, codes_of};
 use briquette_core::Result;
+use std::sync::OnceLock;
 
 /// Weights of a convolution `[out, in / groups, ky, kx]`, packed in panels.
 ///
@@ -14,6 +16,8 @@ use briquette_core::Result;
 pub struct PackedConv2d {
     pub(super) dims: [usize; 4],
     pub(super) panels: ConvPanels,
+    /// The weights of a depthwise convolution in the order of its kernel, once a convolution of codes has run.
+    by_tap: OnceLock<TapWeights>,
 }
 
 #[derive(Clone, Debug)]
@@ -42,7 +46,7 @@ impl PackedConv2d {
             true => ConvPanels::Sparse(SparseInt8::new(&codes, scales, n_out, depth)?),
             false => ConvPanels::Dense(PackedInt8::new(&codes, scales, n_out, depth)?),
         };
-        Ok(Self { dims, panels })
+        Ok(Self { dims, panels, by_tap: OnceLock::new() })
     }
 
     /// Returns the extents of the weights, `[out, in / groups, ky, kx]`.
@@ -57,10 +61,19 @@ impl PackedConv2d {
 
     /// Returns the size in memory in bytes.
     pub fn n_bytes(&self) -> usize {
-        match &self.panels {
+        let n_bytes = match &self.panels {
             ConvPanels::Dense(weights) => weights.n_bytes(),
             ConvPanels::Sparse(weights) => weights.n_bytes(),
-        }
+        };
+        n_bytes + self.by_tap.get().map_or(0, TapWeights::n_bytes)
+    }
+
+    /// Returns the weights of a depthwise convolution in the order of its kernel.
+    pub(super) fn by_tap(&self) -> &TapWeights {
+        self.by_tap.get_or_init(|| {
+            let (codes, _) = self.codes();
+            TapWeights::new(&codes, [self.dims[2], self.dims[3]])
+        })
     }
 
     /// Returns the weights as f32, `[out, in / groups, ky, kx]`.

@@ -10,7 +10,7 @@ use super::operands::{PANEL, PanelColumns, RowBlock};
 use super::rounded_rows::{CodeRounding, RoundedRows};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
-pub(super) use depthwise::depthwise_to_codes;
+pub(super) use depthwise::depthwise_row;
 pub(super) use epilogue::finish_rows;
 use epilogue::{CodeEpilogue, PanelEpilogue};
 pub(super) use quantize::{add_to_ranges, quantize, quantize_columns, value_range};
@@ -220,11 +220,11 @@ macro_rules! products {
                 out: &mut $out,
             ) {
                 // SAFETY: guaranteed by the caller.
-                let sums = unsafe { sums::<M, U>(rows, first, weights, ahead) };
+                let sums = unsafe { sums::<M, U>(rows, first, (weights, ahead), epilogue.start()) };
                 epilogue.store(&sums, first, rows, out);
             }
 
-            /// Returns the sums of [`tile`]. They stay in registers, because no index is computed at run time.
+            /// Returns the sums of [`tile`], which begin with `start`. They stay in registers, because no index is computed at run time.
             ///
             /// # Safety
             /// See [`tile`].
@@ -233,11 +233,12 @@ macro_rules! products {
             unsafe fn sums<const M: usize, const U: usize>(
                 rows: RowBlock,
                 first: usize,
-                weights: PanelView,
-                ahead: usize,
+                (weights, ahead): (PanelView, usize),
+                start: [__m512i; 2],
             ) -> [[__m512i; 2]; M] {
                 let mut codes = rows.codes[first * rows.stride..].as_ptr();
                 let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
+                sums[0] = [start; M];
                 let (n_groups, mut reader) = (weights.n_groups(), PanelReader::new(weights, ahead));
                 // SAFETY: one step per group, which has 4 codes in each row.
                 unsafe {

@@ -9,7 +9,7 @@ use super::rounded_rows::CodeRounding;
 use super::row_quantizer::{RowQuantizer, ValueRange};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
-use super::tap_blocks::TapBlocks;
+use super::tap_blocks::{SEGMENT, TapBlocks, TapLine, TapRow};
 use super::turn::{self, SIDE};
 use super::weight_only;
 #[cfg(target_arch = "x86_64")]
@@ -95,22 +95,36 @@ pub(crate) fn depthwise(level: SimdLevel, taps: &[&[u8]], weights: &[i32], sums:
     }
 }
 
-/// Computes the codes of one pixel of a depthwise convolution. Returns false and does nothing if the level has no kernel for it.
+/// Computes the codes of neighbouring pixels of a depthwise convolution, `[pixel, channel]`.
+///
+/// `lines` come from [`TapRow::lines`].
 ///
 /// # Panics
-/// If the taps or the channels differ from those of `blocks`.
-pub(crate) fn depthwise_to_codes(level: SimdLevel, taps: &[&[u8]], blocks: &TapBlocks, codes: &mut [u8]) -> bool {
-    assert!(taps.len() == blocks.n_taps && codes.len() == blocks.n_channels, "taps and channels");
-    assert!(taps.iter().all(|tap| tap.len() == codes.len()), "codes of each channel");
+/// If the level has no kernel for it (see [`has_depthwise_row`]), there are no pixels or too many, or the inputs differ from what `blocks`
+/// need.
+pub(crate) fn depthwise_row(
+    level: SimdLevel,
+    row: &TapRow,
+    blocks: &TapBlocks,
+    lines: &mut [TapLine],
+    codes: &mut [u8],
+) {
+    let (n_channels, [height, _]) = (blocks.weights.n_channels, blocks.weights.kernel);
+    let n_pixels = codes.len() / n_channels;
+    assert!((1..=SEGMENT).contains(&n_pixels) && codes.len() == n_pixels * n_channels, "codes of each channel");
+    assert!(row.rows.len() == height && row.padding.len() == n_channels, "rows and channels");
+    assert!(row.rows.iter().all(|row| row.len().is_multiple_of(n_channels)), "inputs of each channel");
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx | Isa::Avx512Vnni => {
-            // SAFETY: a level exists only if its instructions are available; the lengths were just checked.
-            unsafe { avx512::depthwise_to_codes(taps, blocks, codes) };
-            true
-        }
-        _ => false,
+        // SAFETY: a level exists only if its instructions are available; the lengths were just checked.
+        Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::depthwise_row(row, blocks, lines, codes) },
+        _ => unreachable!("{level} has no kernel for rows of a depthwise convolution ({} lines)", lines.len()),
     }
+}
+
+/// Returns whether [`depthwise_row`] exists for a level.
+pub(crate) const fn has_depthwise_row(level: SimdLevel) -> bool {
+    matches!(level.isa(), Isa::Amx | Isa::Avx512Vnni)
 }
 
 /// Transposes a square of 16 rows of 16, `stride` apart: `to[c][r] = from[r * stride + c]`.

@@ -5,7 +5,7 @@ use std::ops::Range;
 /// How outputs become codes: `clamp(round(value · factor + shift))`, with a factor and a shift of each output.
 #[derive(Clone, Copy)]
 pub(crate) struct CodeRounding<'a> {
-    /// The scale of the inputs over that of the outputs, times the factor of the output.
+    /// The scale of the inputs over that of the outputs, times the scale of the output's weights and its factor.
     pub(crate) factors: &'a [f32],
     /// The bias in steps of the outputs, plus their zero point.
     pub(crate) shifts: &'a [f32],

@@ -6,69 +6,141 @@ use super::rounded_rows::CodeRounding;
 pub(crate) const CHANNELS: usize = 64;
 /// Taps that one instruction multiplies.
 pub(crate) const GROUP: usize = 4;
+/// Outputs of a row that are computed together, so that the codes of their taps stay in the L1 cache: a multiple of four vectors of
+/// four pixels.
+pub(crate) const SEGMENT: usize = 32;
+/// Vectors of outputs that share loads of weights.
+pub(crate) const VECTORS: usize = 4;
 
-/// Weights of a depthwise convolution in blocks of 64 channels and groups of 4 taps, and what turns sums into codes.
+/// Weights of a depthwise convolution in blocks of 64 channels. Each column of taps has groups of 4 taps.
 ///
 /// A block has four vectors of 16 channels: vector `r` has the channels `16·lane + 4·r + i`, so that codes of four taps are interleaved,
-/// and codes of outputs are packed, within lanes of 128 bits.
+/// and codes of outputs are packed, within lanes of 128 bits. A last block of up to 16 or 32 channels has them 4 times or twice, for as
+/// many pixels.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AVX-512 has a kernel for them"))]
-pub(crate) struct TapBlocks {
+#[derive(Debug, Clone)]
+pub(crate) struct TapWeights {
     pub(super) n_channels: usize,
-    pub(super) n_taps: usize,
-    /// `[block][group][vector][channel][tap]`; absent channels and taps are 0.
-    pub(super) weights: Vec<i8>,
-    /// `[block][vector][channel]`, as are the next three: the zero point of the inputs times the sum of the weights.
-    pub(super) zeros: Vec<i32>,
-    pub(super) scales: Vec<f32>,
-    pub(super) factors: Vec<f32>,
-    pub(super) shifts: Vec<f32>,
-    pub(super) bounds: [f32; 2],
+    /// Height and width.
+    pub(super) kernel: [usize; 2],
+    /// `[block][tap column][group][vector][channel][tap of the group]`; absent channels and taps are 0.
+    pub(super) codes: Vec<i8>,
+    /// `[block][vector][channel]`, like all numbers below.
+    sums: Vec<i32>,
 }
 
-impl TapBlocks {
-    /// Arranges weights `[channel, tap]` with the scale of each channel.
-    ///
-    /// # Panics
-    /// If there is not a scale, a factor and a shift for each channel.
-    pub(crate) fn new(codes: &[i8], scales: &[f32], rounding: &CodeRounding) -> Self {
-        let n_channels = scales.len();
-        assert_eq!([rounding.factors.len(), rounding.shifts.len()], [n_channels; 2], "numbers of each channel");
-        let n_taps = codes.len() / n_channels.max(1);
-        let n_all = n_channels.next_multiple_of(CHANNELS);
-        let (per_group, n_groups) = (CHANNELS * GROUP, n_taps.div_ceil(GROUP));
-        let mut weights = vec![0; n_all / CHANNELS * n_groups * per_group];
-        for (channel, codes) in codes.chunks_exact(n_taps.max(1)).enumerate() {
-            let (block, at) = (channel / CHANNELS, place(channel) % CHANNELS);
-            for (tap, code) in codes.iter().enumerate() {
-                weights[(block * n_groups + tap / GROUP) * per_group + at * GROUP + tap % GROUP] = *code;
+impl TapWeights {
+    /// Arranges weights `[channel, ky, kx]`.
+    pub(crate) fn new(codes: &[i8], kernel: [usize; 2]) -> Self {
+        let ([height, width], n_groups) = (kernel, kernel[0].div_ceil(GROUP));
+        let n_taps = height * width;
+        let n_channels = codes.len() / n_taps.max(1);
+        let code = |channel: usize, [ky, kx]: [usize; 2]| match channel < n_channels && ky < height {
+            true => codes[channel * n_taps + ky * width + kx],
+            false => 0,
+        };
+        let mut arranged_codes = Vec::with_capacity(n_channels.next_multiple_of(CHANNELS) * width * n_groups * GROUP);
+        for block in 0..n_channels.div_ceil(CHANNELS) {
+            let channels: Vec<usize> = places(block, n_channels).collect();
+            for (kx, group) in (0..width).flat_map(|kx| (0..n_groups).map(move |group| (kx, group))) {
+                let taps = |channel: usize| (0..GROUP).map(move |tap| code(channel, [group * GROUP + tap, kx]));
+                arranged_codes.extend(channels.iter().flat_map(|channel| taps(*channel)));
             }
         }
-        let sum = |channel: usize| {
-            let codes = &codes[channel * n_taps..(channel + 1) * n_taps];
-            rounding.zero * codes.iter().map(|code| i32::from(*code)).sum::<i32>()
-        };
+        let sums: Vec<i32> =
+            codes.chunks_exact(n_taps.max(1)).map(|taps| taps.iter().map(|code| i32::from(*code)).sum()).collect();
+        Self { n_channels, kernel, codes: arranged_codes, sums: arranged(&sums) }
+    }
+
+    /// Returns the size in memory in bytes.
+    pub(crate) const fn n_bytes(&self) -> usize {
+        self.codes.len() + 4 * self.sums.len()
+    }
+
+    /// Returns the vectors of one column of taps in a block.
+    pub(super) const fn per_column(&self) -> usize {
+        self.kernel[0].div_ceil(GROUP) * 4
+    }
+}
+
+/// The weights of a depthwise convolution, and what turns sums into codes.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AVX-512 has a kernel for them"))]
+pub(crate) struct TapBlocks<'a> {
+    pub(super) weights: &'a TapWeights,
+    /// Minus the zero point of the inputs times the sum of the weights.
+    pub(super) zeros: Vec<i32>,
+    pub(super) factors: Vec<f32>,
+    pub(super) shifts: Vec<f32>,
+    pub(super) bounds: [u8; 2],
+}
+
+impl<'a> TapBlocks<'a> {
+    /// Arranges the numbers of `rounding`.
+    ///
+    /// # Panics
+    /// If there is not a factor and a shift for each channel.
+    pub(crate) fn new(weights: &'a TapWeights, rounding: &CodeRounding) -> Self {
+        let lengths = [rounding.factors.len(), rounding.shifts.len()];
+        assert_eq!(lengths, [weights.n_channels; 2], "numbers of each channel");
         Self {
-            n_channels,
-            n_taps,
             weights,
-            zeros: arranged(n_channels, sum),
-            scales: arranged(n_channels, |channel| scales[channel]),
-            factors: arranged(n_channels, |channel| rounding.factors[channel]),
-            shifts: arranged(n_channels, |channel| rounding.shifts[channel]),
-            bounds: rounding.bounds,
+            zeros: weights.sums.iter().map(|sum| -rounding.zero * sum).collect(),
+            factors: arranged(rounding.factors),
+            shifts: arranged(rounding.shifts),
+            bounds: rounding.bounds.map(|bound| bound as u8),
         }
     }
 }
 
-/// Returns the place of a channel in the arrangement.
-const fn place(channel: usize) -> usize {
-    let (block, within) = (channel / CHANNELS, channel % CHANNELS);
-    let (lane, vector, i) = (within / 16, within % 16 / 4, within % 4);
-    block * CHANNELS + vector * 16 + lane * 4 + i
+/// Codes of four taps of 16 channels.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct TapLine(pub(super) [u8; 64]);
+
+/// Where the inputs of a row of outputs are.
+pub(crate) struct TapRow<'a> {
+    /// The input row of each row of taps, `[column, channel]`.
+    pub(crate) rows: &'a [&'a [u8]],
+    /// The codes of a column outside of the image.
+    pub(crate) padding: &'a [u8],
+    /// The input column of the first tap of the first output.
+    pub(crate) first: isize,
+    /// The distance between the first taps of outputs, and between taps.
+    pub(crate) stride: usize,
+    pub(crate) dilation: usize,
 }
 
-fn arranged<T: Copy + Default>(n_channels: usize, of: impl Fn(usize) -> T) -> Vec<T> {
-    let mut all = vec![T::default(); n_channels.next_multiple_of(CHANNELS)];
-    (0..n_channels).for_each(|channel| all[place(channel)] = of(channel));
-    all
+impl TapRow<'_> {
+    /// Returns memory for the codes of the taps of up to [`SEGMENT`] outputs.
+    pub(crate) fn lines(&self, blocks: &TapBlocks) -> Vec<TapLine> {
+        let weights = blocks.weights;
+        let n_columns = SEGMENT * self.stride + weights.kernel[1] * self.dilation;
+        vec![TapLine([0; 64]); n_columns * weights.per_column()]
+    }
+}
+
+/// Returns how many channels a block has room for: 16, 32 or 64.
+pub(super) const fn block_width(n_left: usize) -> usize {
+    match n_left {
+        0..=16 => 16,
+        17..=32 => 32,
+        _ => CHANNELS,
+    }
+}
+
+/// Returns the channels of a block in their order `[vector][lane][4]`; absent channels are out of range.
+fn places(block: usize, n_channels: usize) -> impl Iterator<Item = usize> {
+    let first = block * CHANNELS;
+    let width = block_width(n_channels - first);
+    (0..CHANNELS).map(move |at| {
+        let (vector, lane, i) = (at / 16, at % 16 / 4, at % 4);
+        let within = lane * 16 % width + 4 * vector + i;
+        first + within
+    })
+}
+
+fn arranged<T: Copy + Default>(numbers: &[T]) -> Vec<T> {
+    let n = numbers.len();
+    let places = (0..n.div_ceil(CHANNELS)).flat_map(|block| places(block, n));
+    places.map(|channel| numbers.get(channel).copied().unwrap_or_default()).collect()
 }

@@ -1,60 +1,256 @@
 //! Depthwise convolutions of codes to codes.
 
-use crate::simd::tap_blocks::{CHANNELS, GROUP, TapBlocks};
+use super::epilogue::ByteBounds;
+use crate::simd::tap_blocks::{CHANNELS, GROUP, TapBlocks, TapLine, TapRow, VECTORS, block_width};
 use std::arch::x86_64::*;
+use std::ops::Range;
 
-/// Computes the codes of one pixel. `taps` has the input codes of each tap.
+/// Computes the codes of up to [`SEGMENT`](crate::simd::tap_blocks::SEGMENT) neighbouring pixels `[pixel, channel]`.
 ///
 /// The sums and roundings are those of [`scalar::depthwise`](crate::simd::scalar::depthwise) and
 /// [`scalar::requantize`](crate::simd::scalar::requantize).
 ///
 /// # Safety
-/// There is a tap for each weight of a channel, and each tap and `codes` have as many codes as there are channels.
+/// Each input row has whole columns, and is one of as many as the kernel is high. `lines` come from [`TapRow::lines`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(in crate::simd) unsafe fn depthwise_to_codes(taps: &[&[u8]], blocks: &TapBlocks, codes: &mut [u8]) {
-    let (n, n_groups) = (blocks.n_channels, blocks.n_taps.div_ceil(GROUP));
-    let [low, high] = blocks.bounds.map(|bound| _mm512_set1_ps(bound));
-    for (block, at) in (0..n).step_by(CHANNELS).enumerate() {
-        let mask = u64::MAX >> (CHANNELS - (n - at).min(CHANNELS));
-        let mut sums = [_mm512_setzero_si512(); 4];
-        for group in 0..n_groups {
-            // SAFETY: the caller guarantees channels `at..n` of each tap, and only those are read.
-            let tap = |t: usize| match taps.get(group * GROUP + t) {
-                Some(codes) => unsafe { _mm512_maskz_loadu_epi8(mask, codes.as_ptr().add(at).cast()) },
-                None => _mm512_setzero_si512(),
+pub(in crate::simd) unsafe fn depthwise_row(row: &TapRow, blocks: &TapBlocks, lines: &mut [TapLine], codes: &mut [u8]) {
+    let n_channels = blocks.weights.n_channels;
+    let width = row.rows.first().map_or(0, |row| row.len() / n_channels) as isize;
+    for (index, first) in (0..n_channels).step_by(CHANNELS).enumerate() {
+        let n = (n_channels - first).min(CHANNELS);
+        let block = Block { row, blocks, index, first, n, n_channels, width };
+        // SAFETY: guaranteed by the caller; the numbers of pixels are those that the weights were arranged for.
+        unsafe {
+            match block_width(n) {
+                16 => block.compute::<4>(lines, codes),
+                32 => block.compute::<2>(lines, codes),
+                _ => block.compute::<1>(lines, codes),
+            }
+        }
+    }
+}
+
+/// Up to 64 channels of a row.
+struct Block<'a> {
+    row: &'a TapRow<'a>,
+    blocks: &'a TapBlocks<'a>,
+    index: usize,
+    /// The first channel, and how many there are.
+    first: usize,
+    n: usize,
+    /// Channels of the image.
+    n_channels: usize,
+    /// Columns of the image.
+    width: isize,
+}
+
+impl Block<'_> {
+    /// Computes the codes of the block. Each vector has `P` pixels.
+    ///
+    /// # Safety
+    /// See [`depthwise_row`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    unsafe fn compute<const P: usize>(&self, lines: &mut [TapLine], codes: &mut [u8]) {
+        let (row, width) = (self.row, self.blocks.weights.kernel[1]);
+        let n_pixels = codes.len() / self.n_channels;
+        let n_vectors = n_pixels.div_ceil(P);
+        let step = P * row.stride;
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            if row.dilation == 1 && step > width {
+                // Columns between the taps of neighbouring vectors are not used.
+                for first in (0..n_vectors).map(|vector| vector * step) {
+                    self.interleave::<P>(first..first + width, lines);
+                }
+            } else {
+                self.interleave::<P>(0..(n_vectors - 1) * step + (width - 1) * row.dilation + 1, lines);
+            }
+            for first in (0..n_vectors).step_by(VECTORS) {
+                let found = self.multiply::<P>(first, lines);
+                for (at, found) in found.into_iter().enumerate().take(n_vectors - first) {
+                    self.store::<P>(found, (first + at) * P, n_pixels, codes);
+                }
+            }
+        }
+    }
+
+    /// Interleaves the taps of columns, counted from that of the first output; pixels of a vector are a stride apart.
+    ///
+    /// # Safety
+    /// See [`depthwise_row`]; `lines` has room for the columns.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn interleave<const P: usize>(&self, columns: Range<usize>, lines: &mut [TapLine]) {
+        let (per_column, rows) = (self.blocks.weights.per_column(), self.row.rows);
+        let lines = &mut lines[columns.start * per_column..columns.end * per_column];
+        for (group, rows) in rows.chunks(GROUP).enumerate() {
+            // The weights of absent rows are 0.
+            let row = |t: usize| rows.get(t).unwrap_or(&rows[0]).as_ptr();
+            let rows = [row(0), row(1), row(2), row(3)];
+            for (column, lines) in columns.clone().zip(lines.chunks_exact_mut(per_column)) {
+                // SAFETY: guaranteed by the caller; each group has four lines of 64 bytes, aligned to 64.
+                unsafe {
+                    let pixels = self.pixels::<P>(self.row.first + column as isize);
+                    let (a, b) = (self.load(rows[0], pixels), self.load(rows[1], pixels));
+                    let (c, d) = (self.load(rows[2], pixels), self.load(rows[3], pixels));
+                    let (ab, cd) = (_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d));
+                    let (ab_high, cd_high) = (_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d));
+                    let line = lines[group * 4..][..4].as_mut_ptr().cast::<__m512i>();
+                    _mm512_store_si512(line, _mm512_unpacklo_epi16(ab, cd));
+                    _mm512_store_si512(line.add(1), _mm512_unpackhi_epi16(ab, cd));
+                    _mm512_store_si512(line.add(2), _mm512_unpacklo_epi16(ab_high, cd_high));
+                    _mm512_store_si512(line.add(3), _mm512_unpackhi_epi16(ab_high, cd_high));
+                }
+            }
+        }
+    }
+
+    /// Returns where in a row the pixels of a vector are; `None` for padding.
+    #[inline(always)]
+    fn pixels<const P: usize>(&self, first: isize) -> [Option<usize>; P] {
+        std::array::from_fn(|index| {
+            let column = first + (index * self.row.stride) as isize;
+            (0..self.width).contains(&column).then(|| column as usize * self.n_channels)
+        })
+    }
+
+    /// Loads the block's codes of `P` pixels of a row.
+    ///
+    /// # Safety
+    /// See [`depthwise_row`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn load<const P: usize>(&self, row: *const u8, pixels: [Option<usize>; P]) -> __m512i {
+        let mask = u64::MAX >> (CHANNELS - self.n);
+        // SAFETY: pixels of the row, and the padding, have all channels; only those of the block are read.
+        unsafe {
+            let at = |index: usize| match pixels[index] {
+                Some(pixel) => row.add(pixel + self.first),
+                None => self.row.padding.as_ptr().add(self.first),
             };
-            let [a, b, c, d] = [tap(0), tap(1), tap(2), tap(3)];
-            let (ab, cd) = (_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d));
-            let (ab_high, cd_high) = (_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d));
-            let quads = [
-                _mm512_unpacklo_epi16(ab, cd),
-                _mm512_unpackhi_epi16(ab, cd),
-                _mm512_unpacklo_epi16(ab_high, cd_high),
-                _mm512_unpackhi_epi16(ab_high, cd_high),
-            ];
-            for (r, (sum, quad)) in sums.iter_mut().zip(quads).enumerate() {
-                let first = ((block * n_groups + group) * 4 + r) * CHANNELS;
-                // SAFETY: each group of a block has four vectors of 64 weights.
-                let weights = unsafe { _mm512_loadu_si512(blocks.weights.as_ptr().add(first).cast()) };
-                *sum = _mm512_dpbusd_epi32(*sum, quad, weights);
+            match P {
+                1 => _mm512_maskz_loadu_epi8(mask, at(0).cast()),
+                2 => {
+                    let low = _mm256_maskz_loadu_epi8(mask as u32, at(0).cast());
+                    let high = _mm256_maskz_loadu_epi8(mask as u32, at(1).cast());
+                    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+                }
+                _ => {
+                    let (a, b) = (
+                        _mm_maskz_loadu_epi8(mask as u16, at(0).cast()),
+                        _mm_maskz_loadu_epi8(mask as u16, at(1).cast()),
+                    );
+                    let (c, d) = (
+                        _mm_maskz_loadu_epi8(mask as u16, at(2).cast()),
+                        _mm_maskz_loadu_epi8(mask as u16, at(3).cast()),
+                    );
+                    let low = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b);
+                    let high = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(c), d);
+                    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+                }
             }
         }
-        let mut rounded = [_mm512_setzero_si512(); 4];
-        for (r, (sum, rounded)) in sums.into_iter().zip(&mut rounded).enumerate() {
-            let first = block * CHANNELS + 16 * r;
+    }
+
+    /// Returns the codes of four vectors of outputs, of which some may be after the end.
+    ///
+    /// # Safety
+    /// See [`depthwise_row`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    unsafe fn multiply<const P: usize>(&self, first: usize, lines: &[TapLine]) -> [__m512i; VECTORS] {
+        let (row, weights) = (self.row, self.blocks.weights);
+        let (per_column, n_columns) = (weights.per_column(), weights.kernel[1]);
+        let between = P * row.stride * per_column;
+        let lines = &lines[first * between..];
+        // Four vectors of outputs, and as many lines after the first as their last tap.
+        assert!(lines.len() > (VECTORS - 1) * between + ((n_columns - 1) * row.dilation + 1) * per_column - 1);
+        let codes = &weights.codes[self.index * n_columns * per_column * 64..][..n_columns * per_column * 64];
+        let mut sums = [[_mm512_setzero_si512(); 4]; VECTORS];
+        let numbers = self.index * CHANNELS..(self.index + 1) * CHANNELS;
+        let zeros = &self.blocks.zeros[numbers];
+        // SAFETY: lengths were just checked or sliced.
+        unsafe {
+            for r in 0..4 {
+                let zeros = _mm512_loadu_si512(zeros.as_ptr().add(16 * r).cast());
+                for sums in &mut sums {
+                    sums[r] = zeros;
+                }
+            }
+            let (mut codes, mut column) = (codes.as_ptr(), lines.as_ptr());
+            for _ in 0..n_columns {
+                for group in (0..per_column).step_by(4) {
+                    for r in 0..4 {
+                        let weights = _mm512_loadu_si512(codes.cast());
+                        codes = codes.add(64);
+                        for (vector, sums) in sums.iter_mut().enumerate() {
+                            let line = _mm512_load_si512(column.add(vector * between + group + r).cast());
+                            sums[r] = _mm512_dpbusd_epi32(sums[r], line, weights);
+                        }
+                    }
+                }
+                column = column.add(row.dilation * per_column);
+            }
+        }
+        self.rounded(sums)
+    }
+
+    /// Rounds sums to codes `[pixel, channel]`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn rounded(&self, sums: [[__m512i; 4]; VECTORS]) -> [__m512i; VECTORS] {
+        let numbers = self.index * CHANNELS..(self.index + 1) * CHANNELS;
+        let (factors, shifts) = (&self.blocks.factors[numbers.clone()], &self.blocks.shifts[numbers]);
+        let bounds = ByteBounds::new(self.blocks.bounds);
+        let mut steps = sums;
+        for r in 0..4 {
             // SAFETY: there are 64 numbers for each block.
-            unsafe {
-                let zeros = _mm512_loadu_si512(blocks.zeros.as_ptr().add(first).cast());
-                let values = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, zeros));
-                let values = _mm512_mul_ps(values, _mm512_loadu_ps(blocks.scales.as_ptr().add(first)));
-                let steps = _mm512_mul_ps(values, _mm512_loadu_ps(blocks.factors.as_ptr().add(first)));
-                let steps = _mm512_add_ps(steps, _mm512_loadu_ps(blocks.shifts.as_ptr().add(first)));
-                *rounded = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(steps, low), high));
+            let (factor, shift) = unsafe {
+                (_mm512_loadu_ps(factors.as_ptr().add(16 * r)), _mm512_loadu_ps(shifts.as_ptr().add(16 * r)))
+            };
+            for steps in &mut steps {
+                steps[r] = bounds.steps(steps[r], factor, shift);
             }
         }
-        let [r0, r1, r2, r3] = rounded;
-        let bytes = _mm512_packus_epi16(_mm512_packus_epi32(r0, r1), _mm512_packus_epi32(r2, r3));
-        // SAFETY: only codes `at..n` are written.
-        unsafe { _mm512_mask_storeu_epi8(codes.as_mut_ptr().add(at).cast(), mask, bytes) };
+        let mut codes = [_mm512_setzero_si512(); VECTORS];
+        for (codes, [r0, r1, r2, r3]) in codes.iter_mut().zip(steps) {
+            *codes = bounds.bytes([_mm512_packs_epi32(r0, r1), _mm512_packs_epi32(r2, r3)]);
+        }
+        codes
+    }
+
+    /// Writes the codes of `P` pixels, without those after the end.
+    ///
+    /// # Safety
+    /// `codes` has `n_pixels` pixels of all channels.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn store<const P: usize>(&self, found: __m512i, pixel: usize, n_pixels: usize, codes: &mut [u8]) {
+        let mask = u64::MAX >> (CHANNELS - self.n);
+        let parts: [__m128i; 4] = [
+            _mm512_castsi512_si128(found),
+            _mm512_extracti32x4_epi32::<1>(found),
+            _mm512_extracti32x4_epi32::<2>(found),
+            _mm512_extracti32x4_epi32::<3>(found),
+        ];
+        for index in 0..P.min(n_pixels - pixel) {
+            let at = (pixel + index) * self.n_channels + self.first;
+            // SAFETY: the pixel exists, and only its channels of this block are written.
+            unsafe {
+                let to = codes.as_mut_ptr().add(at);
+                match P {
+                    1 => _mm512_mask_storeu_epi8(to.cast(), mask, found),
+                    2 => {
+                        let half = if index == 0 {
+                            _mm512_castsi512_si256(found)
+                        } else {
+                            _mm512_extracti64x4_epi64::<1>(found)
+                        };
+                        _mm256_mask_storeu_epi8(to.cast(), mask as u32, half);
+                    }
+                    _ => _mm_mask_storeu_epi8(to.cast(), mask as u16, parts[index]),
+                }
+            }
+        }
     }
 }

@@ -17,6 +17,13 @@ impl<'a> PanelEpilogue<'a> {
         Self { columns, mask: [bits as u16, (bits >> 16) as u16] }
     }
 
+    /// Returns what sums start from.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn start(&self) -> [__m512i; 2] {
+        [_mm512_setzero_si512(); 2]
+    }
+
     /// Writes outputs of rows starting at `first`. See [`finish`](crate::simd::scalar::finish).
     ///
     /// # Panics
@@ -70,57 +77,142 @@ fn padded(numbers: &[f32]) -> [__m512; 2] {
     [0, 16].map(|at| unsafe { _mm512_loadu_ps(all.as_ptr().add(at)) })
 }
 
+/// The lowest and the highest code.
+#[derive(Clone, Copy)]
+pub(super) struct ByteBounds {
+    /// Above all codes, and below what is no number of 32 bits.
+    most: __m512,
+    low: __m512i,
+    high: __m512i,
+}
+
+impl ByteBounds {
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn new([low, high]: [u8; 2]) -> Self {
+        let (low, high) = (_mm512_set1_epi8(low as i8), _mm512_set1_epi8(high as i8));
+        Self { most: _mm512_set1_ps(1e9), low, high }
+    }
+
+    /// Returns `round(sums · factor + shift)`; NaN becomes the lowest integer.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn steps(self, sums: __m512i, factor: __m512, shift: __m512) -> __m512i {
+        let steps = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), factor), shift);
+        _mm512_cvtps_epi32(_mm512_min_ps(self.most, steps))
+    }
+
+    /// Packs numbers of 16 bits to codes, by lanes of 128 bits.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) fn bytes(self, [low, high]: [__m512i; 2]) -> __m512i {
+        _mm512_min_epu8(_mm512_max_epu8(_mm512_packus_epi16(low, high), self.low), self.high)
+    }
+}
+
 /// The epilogue of a panel whose outputs become codes.
-pub(super) struct CodeEpilogue<'a> {
-    columns: &'a PanelColumns,
-    mask: [u16; 2],
-    /// The input's zero point times the sums of weights.
+pub(super) struct CodeEpilogue {
+    n: usize,
+    mask: u32,
+    /// Minus the input's zero point times the sums of weights.
     zeros: [__m512i; 2],
     factors: [__m512; 2],
     shifts: [__m512; 2],
-    low: __m512,
-    high: __m512,
+    bounds: ByteBounds,
 }
 
-impl<'a> CodeEpilogue<'a> {
+impl CodeEpilogue {
     #[target_feature(enable = "avx512f")]
-    pub(super) fn new(columns: &'a PanelColumns, rounding: &CodeRounding) -> Self {
-        let PanelEpilogue { mask, .. } = PanelEpilogue::new(columns);
-        let zero = _mm512_set1_epi32(rounding.zero);
+    pub(super) fn new(columns: &PanelColumns, rounding: &CodeRounding) -> Self {
+        let zero = _mm512_set1_epi32(-rounding.zero);
         // SAFETY: 16 of 32 elements, from 0 or 16 on.
         let sums = [0, 16].map(|at| unsafe { _mm512_load_si512(columns.sums.as_ptr().add(at).cast()) });
         Self {
-            columns,
-            mask,
+            n: columns.n,
+            mask: u32::MAX >> (PANEL - columns.n),
             zeros: [_mm512_mullo_epi32(zero, sums[0]), _mm512_mullo_epi32(zero, sums[1])],
             factors: padded(rounding.factors),
             shifts: padded(rounding.shifts),
-            low: _mm512_set1_ps(rounding.bounds[0]),
-            high: _mm512_set1_ps(rounding.bounds[1]),
+            bounds: ByteBounds::new(rounding.bounds.map(|bound| bound as u8)),
         }
     }
 
+    /// Returns what sums start from.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn start(&self) -> [__m512i; 2] {
+        self.zeros
+    }
+
     /// Writes codes of rows starting at `first`.
+    ///
+    /// # Panics
+    /// If rows or outputs are out of range.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    pub(super) fn store(&self, sums: &[[__m512i; 2]], first: usize, _rows: RowBlock, out: &mut RoundedRows) {
-        let columns = self.columns;
-        for (i, sums) in sums.iter().enumerate() {
-            let codes = out.row(first + i, columns.n).as_mut_ptr();
-            for (j, sums) in sums.iter().enumerate() {
-                // SAFETY: the arrays have 32 elements and `j` is 0 or 1; the mask covers existing columns only.
-                unsafe {
-                    let sums = _mm512_cvtepi32_ps(_mm512_sub_epi32(*sums, self.zeros[j]));
-                    let values = _mm512_mul_ps(sums, _mm512_load_ps(columns.scales.as_ptr().add(16 * j)));
-                    let steps = _mm512_add_ps(_mm512_mul_ps(values, self.factors[j]), self.shifts[j]);
-                    let rounded = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(steps, self.low), self.high));
-                    _mm_mask_storeu_epi8(
-                        codes.wrapping_add(16 * j).cast(),
-                        self.mask[j],
-                        _mm512_cvtepi32_epi8(rounded),
-                    );
-                }
+    pub(super) fn store<const M: usize>(
+        &self,
+        sums: &[[__m512i; 2]; M],
+        first: usize,
+        _rows: RowBlock,
+        out: &mut RoundedRows,
+    ) {
+        let stride = out.stride;
+        let codes = &mut out.codes[first * stride..][..(M - 1) * stride + self.n];
+        let mut codes = codes.as_mut_ptr();
+        // Written out, because sums leave the registers if the index is computed at run time.
+        macro_rules! store_pairs {
+            ($($row:literal)*) => {
+                $(if $row < M {
+                    let next = if $row + 1 < M { $row + 1 } else { $row };
+                    // SAFETY: the rows were just sliced.
+                    unsafe { self.store_pair([&sums[$row % M], &sums[next % M]], $row + 1 < M, codes, stride) };
+                    codes = codes.wrapping_add(2 * stride);
+                })*
+            };
+        }
+        store_pairs!(0 2 4 6 8 10 12);
+        let _ = codes;
+    }
+
+    /// Writes the codes of a row, and of the next if there is one.
+    ///
+    /// # Safety
+    /// `n` codes are writable at `to`, and after `stride`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn store_pair(&self, sums: [&[__m512i; 2]; 2], has_next: bool, to: *mut u8, stride: usize) {
+        // Packing leaves the codes of 4 outputs together: those of one row and of the next, by lanes of 128 bits.
+        let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        let packed = self.bounds.bytes([self.rounded(sums[0]), self.rounded(sums[1])]);
+        let packed = _mm512_permutexvar_epi32(order, packed);
+        // SAFETY: guaranteed by the caller; the mask covers existing columns only.
+        unsafe {
+            self.store_row(_mm512_castsi512_si256(packed), to);
+            if has_next {
+                self.store_row(_mm512_extracti64x4_epi64::<1>(packed), to.add(stride));
             }
         }
+    }
+
+    /// # Safety
+    /// `n` codes are writable at `to`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn store_row(&self, codes: __m256i, to: *mut u8) {
+        // SAFETY: guaranteed by the caller; the mask covers existing columns only.
+        unsafe {
+            match self.n {
+                PANEL => _mm256_storeu_si256(to.cast(), codes),
+                _ => _mm256_mask_storeu_epi8(to.cast(), self.mask, codes),
+            }
+        }
+    }
+
+    /// Rounds the sums of a row to numbers of 16 bits.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn rounded(&self, sums: &[__m512i; 2]) -> __m512i {
+        let low = self.bounds.steps(sums[0], self.factors[0], self.shifts[0]);
+        _mm512_packs_epi32(low, self.bounds.steps(sums[1], self.factors[1], self.shifts[1]))
     }
 }
