@@ -1,5 +1,6 @@
 //! 2-D convolution of 8-bit codes, as matrix products with tiles of patches.
 
+mod code_product;
 mod depthwise;
 mod epilogue;
 mod fixed;

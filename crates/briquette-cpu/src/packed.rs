@@ -2,7 +2,7 @@
 
 use crate::float_rows::FloatRows;
 use crate::panel_layout::{MIN_CODES, check_depth, check_lengths, pack_panel, panel_bytes, row_sums};
-use crate::simd::{self, CodeRounding, Kernel, OutputBlock, PANEL, PanelColumns, RoundedRows};
+use crate::simd::{self, CodeRounding, Kernel, OutputBlock, PANEL, PanelColumns, PatchRows, RoundedRows};
 use crate::weights::{Int8Weights, row_of_panel, sealed};
 use briquette_core::Result;
 use briquette_core::aligned_bytes::AlignedBytes;
@@ -85,6 +85,24 @@ impl PackedInt8 {
         self.panel(row / PANEL)[at]
     }
 
+    /// Multiplies patches by panel `index`, and rounds the outputs to codes; `columns` is memory for the panel's numbers.
+    ///
+    /// # Panics
+    /// See [`simd::multiply_to_codes`].
+    pub(crate) fn multiply_to_codes(
+        &self,
+        level: SimdLevel,
+        rows: &PatchRows,
+        index: usize,
+        (columns, rounding): (&mut PanelColumns, &CodeRounding),
+        out: &mut RoundedRows,
+    ) {
+        columns.set(&self.sums, &self.scales, None, index * PANEL);
+        let is_last = (index + 1) * PANEL >= self.n_out;
+        let next = if is_last { &[] } else { self.panel(index + 1) };
+        simd::multiply_to_codes(level, rows, [self.panel(index), next], (columns, rounding), out);
+    }
+
     fn panel(&self, index: usize) -> &[i8] {
         let n_bytes = panel_bytes(self.n_in);
         &self.codes.codes()[index * n_bytes..(index + 1) * n_bytes]
@@ -118,18 +136,6 @@ impl sealed::Panels for PackedInt8 {
     fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &PanelColumns, out: OutputBlock) {
         let next = if is_last { &[] } else { self.panel(index + 1) };
         kernel.multiply_panel(self.panel(index), next, columns, out);
-    }
-
-    fn multiply_to_codes(
-        &self,
-        kernel: &mut Kernel,
-        index: usize,
-        by_column: (&PanelColumns, &CodeRounding),
-        out: &mut RoundedRows,
-    ) -> bool {
-        let is_last = (index + 1) * PANEL >= self.n_out;
-        let next = if is_last { &[] } else { self.panel(index + 1) };
-        kernel.multiply_panel_to_codes(self.panel(index), next, by_column, out)
     }
 
     fn multiply_floats(

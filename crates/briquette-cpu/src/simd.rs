@@ -36,13 +36,13 @@ pub(crate) use block::OutputBlock;
 pub(crate) use code_panels::{turn_rows, weave_rows};
 pub(crate) use column_quantizers::{COLUMNS, ColumnRanges};
 pub(crate) use dispatch::{
-    add_to_ranges, depthwise, depthwise_row, dot, expand_panel, has_depthwise_row, multiply_float_panel,
-    multiply_int4_panel, multiply_weight_rows, quantize, quantize_columns, quantize_row, requantize, turn_bytes,
-    turn_square, value_range,
+    add_to_ranges, depthwise, depthwise_row, dot, expand_panel, has_code_product, has_depthwise_row,
+    multiply_float_panel, multiply_int4_panel, multiply_to_codes, multiply_weight_rows, quantize, quantize_columns,
+    quantize_row, requantize, turn_bytes, turn_square, value_range,
 };
 pub(crate) use int4::Int4Panel;
 pub(crate) use kernel::Kernel;
-pub(crate) use operands::{PANEL, PanelColumns, RowBlock};
+pub(crate) use operands::{PANEL, PanelColumns, PatchRows, RowBlock};
 #[cfg(target_arch = "x86_64")]
 pub use peak::register_peak;
 pub(crate) use product::{MatrixView, multiply};

@@ -2,7 +2,7 @@
 
 use crate::float_rows::FloatRows;
 use crate::panel_layout::panel_bytes;
-use crate::simd::{CodeRounding, Kernel, OutputBlock, PANEL, PanelColumns, RoundedRows};
+use crate::simd::{Kernel, OutputBlock, PANEL, PanelColumns};
 use briquette_core::simd::SimdLevel;
 
 /// int8 weights `[n_out, n_in]` in panels of 32 outputs.
@@ -74,18 +74,6 @@ pub(crate) mod sealed {
         /// Multiplies the kernel's rows by panel `index`; `is_last` tells that the next panel will not follow.
         #[expect(private_interfaces, reason = "the trait is sealed")]
         fn multiply(&self, kernel: &mut Kernel, index: usize, is_last: bool, columns: &PanelColumns, out: OutputBlock);
-
-        /// Multiplies the kernel's rows by panel `index`, and rounds the outputs to codes. Returns false if there is no kernel for it.
-        #[expect(private_interfaces, reason = "the trait is sealed")]
-        fn multiply_to_codes(
-            &self,
-            _kernel: &mut Kernel,
-            _index: usize,
-            _by_column: (&PanelColumns, &CodeRounding),
-            _out: &mut RoundedRows,
-        ) -> bool {
-            false
-        }
 
         /// Multiplies rows of floats by panel `index`.
         #[expect(private_interfaces, reason = "the trait is sealed")]

@@ -1,5 +1,6 @@
 //! Convolutions of codes to codes, with grids that are fixed before the network runs.
 
+use super::code_product::CodeProduct;
 use super::depthwise::convolve_to_codes;
 use super::epilogue::ConvEpilogue;
 use super::image::Image;
@@ -12,7 +13,7 @@ use crate::image_codes::{ImageCodes, requantize};
 use crate::panels::threads_for;
 use crate::simd::{CodeRounding, PANEL, TapBlocks, has_depthwise_row};
 use crate::weights::Int8Weights;
-use briquette_core::simd::{Isa, SimdLevel};
+use briquette_core::simd::SimdLevel;
 
 /// A convolution of codes, and the grid of its outputs.
 #[derive(Debug, Clone, Copy)]
@@ -64,63 +65,70 @@ fn each_image<W: Int8Weights>(level: SimdLevel, x: &ImageCodes, conv: &FixedConv
     let weights = &Unscaled(weights);
     let bias = |channel: usize| conv.bias.map_or(0.0, |bias| bias[channel] / conv.grid.scale);
     let shifts: Vec<f32> = (0..shape.n_out).map(|channel| bias(channel) + f32::from(conv.grid.zero)).collect();
-    let (zero, bounds) = (x.grid.zero.into(), conv.bounds.map(f32::from));
+    let (zero, bounds) = (i32::from(x.grid.zero), conv.bounds.map(f32::from));
     let rounding = CodeRounding { factors: &factors, shifts: &shifts, zero, bounds };
-    let has_kernel = shape.is_depthwise() && has_depthwise_row(level);
-    let blocks = has_kernel.then(|| TapBlocks::new(conv.weights.by_tap(), &rounding));
-    let how = if has_kernel { How::Panels } else { How::of(&shape, weights) };
     let n_threads = threads_for(shape.depth() * n_codes, PAYS);
-    for (index, y) in y.codes.chunks_exact_mut(n_codes).enumerate() {
-        // The scales of the inputs and of the weights are part of the factor.
-        let image = Image::of_codes(x.image(index), n_channels, [height, width], (1.0, x.grid.zero.into()));
-        let epilogue = ConvEpilogue::default();
-        let conv_of_image = ImageConv { level, shape: &shape, weights, image: &image, how: &how, epilogue };
-        FixedImage { conv: conv_of_image, rounding, blocks: blocks.as_ref() }.pixels(0, y, n_threads);
+    // The scales of the inputs and of the weights are part of the factor.
+    let image = |index| Image::of_codes(x.image(index), n_channels, [height, width], (1.0, zero));
+    let images = (0..n_images).map(image).zip(y.codes.chunks_exact_mut(n_codes));
+    if shape.is_depthwise() && has_depthwise_row(level) {
+        let blocks = TapBlocks::new(conv.weights.by_tap(), &rounding);
+        for (image, y) in images {
+            let convolve = |first: usize, out: &mut [u8], _: usize| {
+                convolve_to_codes(level, (&shape, &image), &blocks, first, out)
+            };
+            by_threads(0, y, [shape.n_out, n_threads], &convolve);
+        }
+    } else if let Some(product) = CodeProduct::of(level, conv.weights, shape) {
+        for (image, y) in images {
+            let image = product.prepared(image);
+            let convolve = |first: usize, out: &mut [u8], _: usize| product.convolve(&image, &rounding, first, out);
+            by_threads(0, y, [shape.n_out, n_threads], &convolve);
+        }
+    } else {
+        let how = How::of(&shape, weights);
+        for (image, y) in images {
+            let epilogue = ConvEpilogue::default();
+            let conv = ImageConv { level, shape: &shape, weights, image: &image, how: &how, epilogue };
+            by_threads(0, y, [shape.n_out, n_threads], &|first, out: &mut [u8], n_threads| {
+                conv.round_pixels(&rounding, first, out, n_threads)
+            });
+        }
     }
     y
 }
 
-/// The convolution of one image to codes `[pixel, channel]`.
-struct FixedImage<'a, W> {
-    conv: ImageConv<'a, W>,
-    rounding: CodeRounding<'a>,
-    /// The weights of a depthwise convolution, if its kernel computes codes.
-    blocks: Option<&'a TapBlocks<'a>>,
+/// Passes parts of the pixels `[pixel, channel]` to `convolve`, each with its first pixel and the threads for it.
+fn by_threads(
+    first: usize,
+    out: &mut [u8],
+    [n_out, n_threads]: [usize; 2],
+    convolve: &(dyn Fn(usize, &mut [u8], usize) + Sync),
+) {
+    let n_pixels = out.len() / n_out;
+    if n_threads < 2 || n_pixels < PANEL {
+        return convolve(first, out, n_threads);
+    }
+    let half = (n_pixels / 2).next_multiple_of(PANEL / 2);
+    let (left, right) = out.split_at_mut(half * n_out);
+    rayon::join(
+        || by_threads(first, left, [n_out, n_threads / 2], convolve),
+        || by_threads(first + half, right, [n_out, n_threads.div_ceil(2)], convolve),
+    );
 }
 
-impl<W: Int8Weights> FixedImage<'_, W> {
-    /// Computes the pixels of `out`, starting at `first`.
-    fn pixels(&self, mut first: usize, out: &mut [u8], n_threads: usize) {
-        let (n_out, level) = (self.conv.shape.n_out, self.conv.level);
+impl<W: Int8Weights> ImageConv<'_, W> {
+    /// Computes the pixels of `out` as floats, starting at `first`, and rounds them to codes.
+    fn round_pixels(&self, rounding: &CodeRounding, mut first: usize, out: &mut [u8], n_threads: usize) {
+        let (n_out, mut tile) = (self.shape.n_out, PatchTile::default());
         let n_pixels = out.len() / n_out;
-        if n_threads > 1 && n_pixels >= PANEL {
-            let half = (n_pixels / 2).next_multiple_of(PANEL / 2);
-            let (left, right) = out.split_at_mut(half * n_out);
-            rayon::join(
-                || self.pixels(first, left, n_threads / 2),
-                || self.pixels(first + half, right, n_threads.div_ceil(2)),
-            );
-            return;
-        }
-        if let Some(blocks) = self.blocks {
-            return convolve_to_codes(level, (self.conv.shape, self.conv.image), blocks, first, out);
-        }
-        let mut tile = PatchTile::default();
         let size = n_pixels.div_ceil(n_pixels.div_ceil(TILE).max(1)).next_multiple_of(PANEL);
         for out in out.chunks_mut(size * n_out) {
-            let n = out.len() / n_out;
-            let pixels = first..first + n;
-            first += n;
-            // Other kernels write floats first, and patches would be gathered twice.
-            if self.conv.shape.groups == 1 && level.isa() == Isa::Avx512Vnni {
-                let input = (level, self.conv.shape, self.conv.image);
-                if tile.multiply_to_codes(input, pixels.clone(), self.conv.weights, &self.rounding, out) {
-                    continue;
-                }
-            }
-            self.conv.values(pixels, &mut tile, n_threads, &mut |values, channels| {
-                let rounding = self.rounding.of(channels.clone());
-                requantize(level, values, &rounding, &mut out[channels.start..], n_out);
+            let pixels = first..first + out.len() / n_out;
+            first = pixels.end;
+            self.values(pixels, &mut tile, n_threads, &mut |values, channels| {
+                let rounding = rounding.of(channels.clone());
+                requantize(self.level, values, &rounding, &mut out[channels.start..], n_out);
             });
         }
     }

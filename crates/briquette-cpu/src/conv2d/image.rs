@@ -26,7 +26,12 @@ pub(crate) struct Image<'a> {
 
 impl<'a> Image<'a> {
     /// Returns codes `[height, width, channel]` with one scale and zero point.
-    pub(crate) fn of_codes(codes: &'a [u8], n_channels: usize, size: [usize; 2], (scale, zero): (f32, i32)) -> Self {
+    pub(crate) fn of_codes(
+        codes: impl Into<Cow<'a, [u8]>>,
+        n_channels: usize,
+        size: [usize; 2],
+        (scale, zero): (f32, i32),
+    ) -> Self {
         Self { codes: codes.into(), n_channels, size, scale, zero, by_pixel: Vec::new() }
     }
 

@@ -18,6 +18,8 @@ pub struct PackedConv2d {
     pub(super) panels: ConvPanels,
     /// The weights of a depthwise convolution in the order of its kernel, once a convolution of codes has run.
     by_tap: OnceLock<TapWeights>,
+    /// The weights with channels of code 0 up to a multiple of 4, also once it has run with other channels.
+    with_whole_groups: OnceLock<PackedInt8>,
 }
 
 #[derive(Clone, Debug)]
@@ -46,7 +48,7 @@ impl PackedConv2d {
             true => ConvPanels::Sparse(SparseInt8::new(&codes, scales, n_out, depth)?),
             false => ConvPanels::Dense(PackedInt8::new(&codes, scales, n_out, depth)?),
         };
-        Ok(Self { dims, panels, by_tap: OnceLock::new() })
+        Ok(Self { dims, panels, by_tap: OnceLock::new(), with_whole_groups: OnceLock::new() })
     }
 
     /// Returns the extents of the weights, `[out, in / groups, ky, kx]`.
@@ -65,7 +67,8 @@ impl PackedConv2d {
             ConvPanels::Dense(weights) => weights.n_bytes(),
             ConvPanels::Sparse(weights) => weights.n_bytes(),
         };
-        n_bytes + self.by_tap.get().map_or(0, TapWeights::n_bytes)
+        let by_tap = self.by_tap.get().map_or(0, TapWeights::n_bytes);
+        n_bytes + by_tap + self.with_whole_groups.get().map_or(0, Int8Weights::n_bytes)
     }
 
     /// Returns the weights of a depthwise convolution in the order of its kernel.
@@ -73,6 +76,21 @@ impl PackedConv2d {
         self.by_tap.get_or_init(|| {
             let (codes, _) = self.codes();
             TapWeights::new(&codes, [self.dims[2], self.dims[3]])
+        })
+    }
+
+    /// Returns the weights of one group with channels of code 0, up to a multiple of 4.
+    pub(super) fn with_whole_groups(&self) -> &PackedInt8 {
+        self.with_whole_groups.get_or_init(|| {
+            let (codes, scales) = self.codes();
+            let [n_out, n_in, height, width] = self.dims;
+            let (n_all, n_taps) = (n_in.next_multiple_of(4), height * width);
+            let mut wide = vec![0; n_out * n_all * n_taps];
+            for (from, to) in codes.chunks_exact(n_in * n_taps).zip(wide.chunks_exact_mut(n_all * n_taps)) {
+                to[..from.len()].copy_from_slice(from);
+            }
+            let wide = swap_inner(&wide, n_all, n_taps);
+            PackedInt8::new(&wide, &scales, n_out, n_all * n_taps).expect("at most a third more inputs")
         })
     }
 

@@ -110,6 +110,10 @@ pub(super) fn kinds() -> Vec<(Conv2dShape, usize, [usize; 2])> {
         (Conv2dShape { n_in: 72, n_out: 33, ..point }, 1, [17, 19]),
         (Conv2dShape { n_in: 17, n_out: 40, stride: [2, 1], ..point }, 2, [23, 25]),
         (Conv2dShape { padding: [[1, 0], [0, 0]], ..point }, 1, [4, 5]),
+        (Conv2dShape { n_in: 12, n_out: 40, padding: [[1, 2], [0, 3]], stride: [1, 2], ..five }, 1, [9, 60]),
+        (Conv2dShape { n_in: 7, n_out: 31, dilation: [2, 1], padding: [[2; 2]; 2], ..base }, 2, [9, 8]),
+        (Conv2dShape { n_in: 8, n_out: 9, stride: [3, 2], ..point }, 2, [7, 300]),
+        (Conv2dShape { n_in: 1, n_out: 20, padding: [[1; 2]; 2], ..base }, 1, [28, 28]),
         (base, 0, [6, 7]),
         (base, 1, [2, 2]),
     ]

@@ -5,18 +5,15 @@ use super::unpacked::Unpacked;
 use crate::float::Conv2dShape;
 use crate::linear::multiply_panels;
 use crate::quantize_rows::QuantizedRows;
-use crate::simd::{self, CodeRounding, Kernel, OutputBlock, PANEL, PanelColumns, RoundedRows, RowBlock};
+use crate::simd::{self, OutputBlock, PatchRows, RowBlock};
 use crate::weights::Int8Weights;
-use briquette_core::simd::{Isa, SimdLevel};
+use briquette_core::simd::SimdLevel;
 use std::ops::Range;
 
 /// Memory for a tile, reused for the next tile.
 #[derive(Default)]
 pub(crate) struct PatchTile {
     patches: QuantizedRows,
-    /// A scale and a zero point for each pixel that is read in place, which are not used.
-    scales: Vec<f32>,
-    zeros: Vec<i32>,
     /// `[pixel, output]`.
     pub(crate) values: Vec<f32>,
 }
@@ -41,12 +38,6 @@ fn gather_rows(shape: &Conv2dShape, image: &Image, [row, col]: [usize; 2], patch
             }
         }
     }
-}
-
-/// Returns whether the pixels of an image are the patches of a convolution, and the kernel of a level reads no byte after a row.
-fn reads_pixels(level: SimdLevel, shape: &Conv2dShape, image: &Image) -> bool {
-    let is_alone = shape.is_pointwise() && shape.stride == [1, 1] && image.by_pixel.is_empty();
-    is_alone && shape.n_in.is_multiple_of(4) && level.isa() == Isa::Avx512Vnni
 }
 
 impl PatchTile {
@@ -92,34 +83,11 @@ impl PatchTile {
         multiply_panels(level, rows, weights, None, first, out, n_threads);
     }
 
-    /// Multiplies the patches of some pixels by all panels, and rounds the outputs to codes. Pixels are read in place if that is
-    /// possible: see [`reads_pixels`].
-    ///
-    /// Returns false and does nothing if the instruction set has no kernel for it.
-    pub(crate) fn multiply_to_codes(
-        &mut self,
-        (level, shape, image): (SimdLevel, &Conv2dShape, &Image),
-        pixels: Range<usize>,
-        weights: &impl Int8Weights,
-        rounding: &CodeRounding,
-        out: &mut [u8],
-    ) -> bool {
-        let rows = if reads_pixels(level, shape, image) {
-            self.scales.resize(pixels.len(), 1.0);
-            self.zeros.resize(pixels.len(), 0);
-            let codes = image.pixels(pixels);
-            RowBlock { codes, stride: shape.n_in, scales: &self.scales, zeros: &self.zeros }
-        } else {
-            self.gather(shape, image, 0, pixels);
-            self.patches.block()
-        };
-        let (mut kernel, mut columns) = (Kernel::new(level, rows), PanelColumns::EMPTY);
-        (0..shape.n_out.div_ceil(PANEL)).all(|index| {
-            weights.columns(index, None, &mut columns);
-            let mut out = RoundedRows { codes: &mut out[index * PANEL..], stride: shape.n_out };
-            let rounding = rounding.of(index * PANEL..shape.n_out.min((index + 1) * PANEL));
-            weights.multiply_to_codes(&mut kernel, index, (&columns, &rounding), &mut out)
-        })
+    /// Returns the patches of some pixels of a convolution with one group.
+    pub(crate) fn gathered(&mut self, shape: &Conv2dShape, image: &Image, pixels: Range<usize>) -> PatchRows<'_> {
+        self.gather(shape, image, 0, pixels);
+        let RowBlock { codes, stride, .. } = self.patches.block();
+        PatchRows { codes, n_rows: self.patches.n_rows(), stride, n_runs: 1, between: 0 }
     }
 
     /// Multiplies the patches by the weight rows of `outputs`.

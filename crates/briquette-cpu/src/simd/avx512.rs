@@ -6,7 +6,7 @@ mod epilogue;
 mod quantize;
 
 use super::block::OutputBlock;
-use super::operands::{PANEL, PanelColumns, RowBlock};
+use super::operands::{PANEL, PanelColumns, PatchRows, RowBlock};
 use super::rounded_rows::{CodeRounding, RoundedRows};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
@@ -173,9 +173,31 @@ macro_rules! for_rows {
     };
 }
 
+impl RowBlock<'_> {
+    fn len(self) -> usize {
+        self.n_rows()
+    }
+
+    /// Returns the number of runs in a row, and the distance between them.
+    const fn runs(self) -> [usize; 2] {
+        [1, 0]
+    }
+}
+
+impl PatchRows<'_> {
+    const fn len(self) -> usize {
+        self.n_rows
+    }
+
+    /// Returns the number of runs in a row, and the distance between them.
+    const fn runs(self) -> [usize; 2] {
+        [self.n_runs, self.between]
+    }
+}
+
 /// Defines a module whose `multiply` multiplies rows by panels of one kind. Dense panels need no byte expansion (VBMI2).
 macro_rules! products {
-    ($module:ident, $next:ident, $epilogue:ident, $out:ty, $features:literal) => {
+    ($module:ident, $next:ident, $rows:ty, $epilogue:ident, $out:ty, $features:literal) => {
         mod $module {
             use super::*;
 
@@ -183,20 +205,20 @@ macro_rules! products {
             /// already in the caches.
             ///
             /// # Safety
-            /// Rows are at least as long as the panel is deep. The panel is of the kind of this module; sparse weights come from
+            /// Rows are at least as long as the panel is deep, in whole groups of each run. The panel is of the kind of this module; sparse weights come from
             /// [`SparsePanels`].
             #[target_feature(enable = $features)]
             pub(super) unsafe fn multiply(
-                rows: RowBlock,
+                rows: $rows,
                 (weights, next): (PanelView, usize),
                 epilogue: &$epilogue,
                 out: &mut $out,
             ) {
-                let n_tiles = rows.n_rows().div_ceil(MAX_ROWS);
+                let n_tiles = rows.len().div_ceil(MAX_ROWS);
                 let mut first = 0;
                 for i in 0..n_tiles {
                     // Tiles of similar height: 15 rows are 8 and 7, not 14 and 1.
-                    let m = (rows.n_rows() - first).div_ceil(n_tiles - i);
+                    let m = (rows.len() - first).div_ceil(n_tiles - i);
                     // SAFETY: rows `first..first + m` exist; the caller guarantees the rest.
                     unsafe {
                         let ahead = if i == 1 { next } else { AHEAD };
@@ -213,7 +235,7 @@ macro_rules! products {
             /// See [`multiply`], for rows `first..first + M`.
             #[target_feature(enable = $features)]
             unsafe fn tile<const M: usize, const U: usize>(
-                rows: RowBlock,
+                rows: $rows,
                 first: usize,
                 (weights, ahead): (PanelView, usize),
                 epilogue: &$epilogue,
@@ -231,7 +253,7 @@ macro_rules! products {
             #[inline]
             #[target_feature(enable = $features)]
             unsafe fn sums<const M: usize, const U: usize>(
-                rows: RowBlock,
+                rows: $rows,
                 first: usize,
                 (weights, ahead): (PanelView, usize),
                 start: [__m512i; 2],
@@ -239,18 +261,22 @@ macro_rules! products {
                 let mut codes = rows.codes[first * rows.stride..].as_ptr();
                 let mut sums = [[[_mm512_setzero_si512(); 2]; M]; U];
                 sums[0] = [start; M];
-                let (n_groups, mut reader) = (weights.n_groups(), PanelReader::new(weights, ahead));
+                let [n_runs, between] = rows.runs();
+                let (n_groups, mut reader) = (weights.n_groups() / n_runs, PanelReader::new(weights, ahead));
                 // SAFETY: one step per group, which has 4 codes in each row.
                 unsafe {
-                    for _ in 0..n_groups / U {
-                        for sums in &mut sums {
-                            multiply_group::<M>(codes, rows.stride, reader.$next(), sums);
+                    for _ in 0..n_runs {
+                        for _ in 0..n_groups / U {
+                            for sums in &mut sums {
+                                multiply_group::<M>(codes, rows.stride, reader.$next(), sums);
+                                codes = codes.add(4);
+                            }
+                        }
+                        for _ in 0..n_groups % U {
+                            multiply_group::<M>(codes, rows.stride, reader.$next(), &mut sums[0]);
                             codes = codes.add(4);
                         }
-                    }
-                    for _ in 0..n_groups % U {
-                        multiply_group::<M>(codes, rows.stride, reader.$next(), &mut sums[0]);
-                        codes = codes.add(4);
+                        codes = codes.wrapping_add(between).wrapping_sub(4 * n_groups);
                     }
                 }
                 let mut all = sums[0];
@@ -267,9 +293,16 @@ macro_rules! products {
     };
 }
 
-products!(dense, next_dense, PanelEpilogue, OutputBlock, "avx512f,avx512bw,avx512vl,avx512vnni");
-products!(codes, next_dense, CodeEpilogue, RoundedRows, "avx512f,avx512bw,avx512vl,avx512vnni");
-products!(sparse, next_sparse, PanelEpilogue, OutputBlock, "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt");
+products!(dense, next_dense, RowBlock, PanelEpilogue, OutputBlock, "avx512f,avx512bw,avx512vl,avx512vnni");
+products!(codes, next_dense, PatchRows, CodeEpilogue, RoundedRows, "avx512f,avx512bw,avx512vl,avx512vnni");
+products!(
+    sparse,
+    next_sparse,
+    RowBlock,
+    PanelEpilogue,
+    OutputBlock,
+    "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi2,popcnt"
+);
 
 /// See [`scalar::multiply_panel`].
 ///
@@ -288,20 +321,19 @@ pub(super) unsafe fn multiply_panel(
     unsafe { dense::multiply(rows, (PanelView::Dense(panel), after), &PanelEpilogue::new(columns), out) }
 }
 
-/// Like [`multiply_panel`], and rounds the outputs to codes.
+/// Multiplies patches by a panel, and rounds the outputs to codes.
 ///
 /// # Safety
-/// See [`multiply_panel`]. All rows have the zero point of `rounding`.
+/// The patches have as many codes as the panel is deep.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(super) unsafe fn multiply_panel_to_codes(
-    rows: RowBlock,
-    panel: &[i8],
-    next: &[i8],
+pub(super) unsafe fn multiply_to_codes(
+    rows: PatchRows,
+    [panel, next]: [&[i8]; 2],
     (columns, rounding): (&PanelColumns, &CodeRounding),
     out: &mut RoundedRows,
 ) {
     let after = if next.is_empty() { AHEAD } else { next.as_ptr().addr().wrapping_sub(panel.as_ptr().addr()) };
-    // SAFETY: rows are as deep as the panel.
+    // SAFETY: guaranteed by the caller.
     unsafe { codes::multiply(rows, (PanelView::Dense(panel), after), &CodeEpilogue::new(columns, rounding), out) }
 }
 

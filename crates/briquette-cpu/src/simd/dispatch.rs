@@ -4,8 +4,8 @@
 use super::block::OutputBlock;
 use super::column_quantizers::{ColumnQuantizers, ColumnRanges};
 use super::int4::{self, Int4Panel};
-use super::operands::{PANEL, PanelColumns};
-use super::rounded_rows::CodeRounding;
+use super::operands::{PANEL, PanelColumns, PatchRows};
+use super::rounded_rows::{CodeRounding, RoundedRows};
 use super::row_quantizer::{RowQuantizer, ValueRange};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
@@ -93,6 +93,32 @@ pub(crate) fn depthwise(level: SimdLevel, taps: &[&[u8]], weights: &[i32], sums:
         Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::depthwise(taps, weights, sums) },
         _ => scalar::depthwise(taps, weights, sums),
     }
+}
+
+/// Multiplies patches by a panel `[k / 4][32][4]`, and rounds the outputs to codes. `next`, the panel of the next call, is prefetched.
+///
+/// # Panics
+/// If the level has no kernel for it (see [`has_code_product`]), or the patches do not have as many codes as the panel.
+pub(crate) fn multiply_to_codes(
+    level: SimdLevel,
+    rows: &PatchRows,
+    [panel, next]: [&[i8]; 2],
+    by_column: (&PanelColumns, &CodeRounding),
+    out: &mut RoundedRows,
+) {
+    assert!(panel.len().is_multiple_of(4 * PANEL) && by_column.0.n <= PANEL, "a panel");
+    assert!(rows.has_depth(panel.len() / PANEL), "patches of {} codes", panel.len() / PANEL);
+    match level.isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level exists only if its instructions are available; the patches were just checked.
+        Isa::Avx512Vnni => unsafe { avx512::multiply_to_codes(*rows, [panel, next], by_column, out) },
+        _ => unreachable!("{level} has no product of codes to {} codes ({} next)", out.codes.len(), next.len()),
+    }
+}
+
+/// Returns whether [`multiply_to_codes`] exists for a level.
+pub(crate) const fn has_code_product(level: SimdLevel) -> bool {
+    matches!(level.isa(), Isa::Avx512Vnni)
 }
 
 /// Computes the codes of neighbouring pixels of a depthwise convolution, `[pixel, channel]`.

@@ -5,7 +5,6 @@ use super::block::OutputBlock;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 use super::operands::{PANEL, PanelColumns, RowBlock};
-use super::rounded_rows::{CodeRounding, RoundedRows};
 use super::scalar;
 use super::sparse_panels::SparsePanels;
 #[cfg(target_arch = "x86_64")]
@@ -84,32 +83,6 @@ impl<'a> Kernel<'a> {
             // SAFETY: as above.
             Isa::NeonDot => unsafe { neon::multiply_panel(rows, panel, columns, out) },
             _ => scalar::multiply_panel(rows, panel, columns, out),
-        }
-    }
-
-    /// Like [`Self::multiply_panel`], and rounds the outputs to codes. The scales of rows are not used.
-    ///
-    /// Returns false and does nothing if the instruction set has no kernel for it.
-    pub(crate) fn multiply_panel_to_codes(
-        &mut self,
-        panel: &[i8],
-        next: &[i8],
-        by_column: (&PanelColumns, &CodeRounding),
-        out: &mut RoundedRows,
-    ) -> bool {
-        let depth = panel.len() / PANEL;
-        assert!(panel.len().is_multiple_of(4 * PANEL) && depth <= self.rows.stride && by_column.0.n <= PANEL);
-        match self.level.isa() {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni => {
-                // SAFETY: a level exists only if its instructions are available; the shapes were just checked.
-                unsafe { avx512::multiply_panel_to_codes(self.rows, panel, next, by_column, out) };
-                true
-            }
-            _ => {
-                let _ = (next, out);
-                false
-            }
         }
     }
 

@@ -26,6 +26,28 @@ impl<'a> RowBlock<'a> {
     }
 }
 
+/// Patches of codes that a convolution reads where they are. A patch has runs of neighbouring codes, such as the rows of a kernel;
+/// the runs of neighbouring patches overlap.
+#[derive(Clone, Copy)]
+pub(crate) struct PatchRows<'a> {
+    pub(crate) codes: &'a [u8],
+    pub(crate) n_rows: usize,
+    /// The distance between patches.
+    pub(crate) stride: usize,
+    pub(crate) n_runs: usize,
+    /// The distance between the starts of runs.
+    pub(crate) between: usize,
+}
+
+impl PatchRows<'_> {
+    /// Returns whether all codes of patches of `depth` codes exist, and runs have whole groups of 4.
+    pub(crate) fn has_depth(&self, depth: usize) -> bool {
+        let run = depth / self.n_runs.max(1);
+        let last = self.n_rows.saturating_sub(1) * self.stride + self.n_runs.saturating_sub(1) * self.between;
+        self.n_rows > 0 && run.is_multiple_of(4) && run * self.n_runs == depth && last + run <= self.codes.len()
+    }
+}
+
 /// The epilogue of a panel's outputs: sum of codes, scale and bias. There are `n` outputs; values after them
 /// are unspecified.
 #[derive(Clone, Copy)]

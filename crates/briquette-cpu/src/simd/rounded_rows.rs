@@ -27,11 +27,3 @@ pub(crate) struct RoundedRows<'a> {
     pub(crate) codes: &'a mut [u8],
     pub(crate) stride: usize,
 }
-
-impl RoundedRows<'_> {
-    /// Returns the first `n` codes of a row.
-    #[inline]
-    pub(crate) fn row(&mut self, row: usize, n: usize) -> &mut [u8] {
-        &mut self.codes[row * self.stride..][..n]
-    }
-}

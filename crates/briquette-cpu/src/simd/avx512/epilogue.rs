@@ -1,7 +1,7 @@
 //! Turns the sums of a panel into outputs: floats, or codes.
 
 use crate::simd::block::OutputBlock;
-use crate::simd::operands::{PANEL, PanelColumns, RowBlock};
+use crate::simd::operands::{PANEL, PanelColumns, PatchRows, RowBlock};
 use crate::simd::rounded_rows::{CodeRounding, RoundedRows};
 use std::arch::x86_64::*;
 
@@ -153,7 +153,7 @@ impl CodeEpilogue {
         &self,
         sums: &[[__m512i; 2]; M],
         first: usize,
-        _rows: RowBlock,
+        _rows: PatchRows,
         out: &mut RoundedRows,
     ) {
         let stride = out.stride;
