@@ -133,11 +133,30 @@ pub(crate) fn channels_last<'a, T: ActivationElement + 'a>(
                     let codes = &mut codes[first + 8 * i..first + n.min(8 * i + 8)];
                     match codes.first_chunk_mut::<8>() {
                         Some(codes) => *codes = *turned,
-                        None => codes.copy_from_slice(&turned[..codes.len()]),
+                        None => copy_few(turned, codes),
                     }
                 }
             }
         }
+    }
+}
+
+/// Copies fewer than 8 codes. A call of `memcpy` takes longer than that.
+#[inline]
+fn copy_few(from: &[u8; 8], to: &mut [u8]) {
+    let (fours, rest) = to.as_chunks_mut::<4>();
+    let (twos, last) = rest.as_chunks_mut::<2>();
+    let mut at = 0;
+    if let [four] = fours {
+        *four = [from[0], from[1], from[2], from[3]];
+        at = 4;
+    }
+    if let [two] = twos {
+        *two = [from[at], from[at + 1]];
+        at += 2;
+    }
+    if let [one] = last {
+        *one = from[at];
     }
 }
 

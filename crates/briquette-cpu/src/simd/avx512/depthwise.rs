@@ -227,28 +227,22 @@ impl Block<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn store<const P: usize>(&self, found: __m512i, pixel: usize, n_pixels: usize, codes: &mut [u8]) {
         let mask = u64::MAX >> (CHANNELS - self.n);
-        let parts: [__m128i; 4] = [
+        let parts = [
             _mm512_castsi512_si128(found),
             _mm512_extracti32x4_epi32::<1>(found),
             _mm512_extracti32x4_epi32::<2>(found),
             _mm512_extracti32x4_epi32::<3>(found),
         ];
-        for index in 0..P.min(n_pixels - pixel) {
+        for (index, part) in parts.into_iter().enumerate().take(P.min(n_pixels - pixel)) {
             let at = (pixel + index) * self.n_channels + self.first;
             // SAFETY: the pixel exists, and only its channels of this block are written.
             unsafe {
                 let to = codes.as_mut_ptr().add(at);
-                match P {
-                    1 => _mm512_mask_storeu_epi8(to.cast(), mask, found),
-                    2 => {
-                        let half = if index == 0 {
-                            _mm512_castsi512_si256(found)
-                        } else {
-                            _mm512_extracti64x4_epi64::<1>(found)
-                        };
-                        _mm256_mask_storeu_epi8(to.cast(), mask as u32, half);
-                    }
-                    _ => _mm_mask_storeu_epi8(to.cast(), mask as u16, parts[index]),
+                match (P, index) {
+                    (1, _) => _mm512_mask_storeu_epi8(to.cast(), mask, found),
+                    (2, 0) => _mm256_mask_storeu_epi8(to.cast(), mask as u32, _mm512_castsi512_si256(found)),
+                    (2, _) => _mm256_mask_storeu_epi8(to.cast(), mask as u32, _mm512_extracti64x4_epi64::<1>(found)),
+                    _ => _mm_mask_storeu_epi8(to.cast(), mask as u16, part),
                 }
             }
         }
