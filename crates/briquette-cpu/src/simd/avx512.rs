@@ -145,11 +145,13 @@ impl PanelReader {
     }
 }
 
+/// Multiplies by the first 16 outputs, or by all of two vectors.
+///
 /// # Safety
 /// At `codes`, 4 codes are readable in each of `M` rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn multiply_group<const M: usize>(
+unsafe fn multiply_group<const M: usize, const V: usize>(
     codes: *const u8,
     stride: usize,
     weights: [__m512i; 2],
@@ -159,7 +161,9 @@ unsafe fn multiply_group<const M: usize>(
         // SAFETY: the caller guarantees row `i`.
         let code = _mm512_set1_epi32(unsafe { codes.add(i * stride).cast::<i32>().read_unaligned() });
         sums[0] = _mm512_dpbusd_epi32(sums[0], code, weights[0]);
-        sums[1] = _mm512_dpbusd_epi32(sums[1], code, weights[1]);
+        if V > 1 {
+            sums[1] = _mm512_dpbusd_epi32(sums[1], code, weights[1]);
+        }
     }
 }
 
@@ -197,7 +201,7 @@ impl PatchRows<'_> {
 
 /// Defines a module whose `multiply` multiplies rows by panels of one kind. Dense panels need no byte expansion (VBMI2).
 macro_rules! products {
-    ($module:ident, $next:ident, $rows:ty, $epilogue:ident, $out:ty, $features:literal) => {
+    ($module:ident, $next:ident * $vectors:literal, $rows:ty, $epilogue:ident, $out:ty, $features:literal) => {
         mod $module {
             use super::*;
 
@@ -268,12 +272,12 @@ macro_rules! products {
                     for _ in 0..n_runs {
                         for _ in 0..n_groups / U {
                             for sums in &mut sums {
-                                multiply_group::<M>(codes, rows.stride, reader.$next(), sums);
+                                multiply_group::<M, $vectors>(codes, rows.stride, reader.$next(), sums);
                                 codes = codes.add(4);
                             }
                         }
                         for _ in 0..n_groups % U {
-                            multiply_group::<M>(codes, rows.stride, reader.$next(), &mut sums[0]);
+                            multiply_group::<M, $vectors>(codes, rows.stride, reader.$next(), &mut sums[0]);
                             codes = codes.add(4);
                         }
                         codes = codes.wrapping_add(between).wrapping_sub(4 * n_groups);
@@ -293,11 +297,12 @@ macro_rules! products {
     };
 }
 
-products!(dense, next_dense, RowBlock, PanelEpilogue, OutputBlock, "avx512f,avx512bw,avx512vl,avx512vnni");
-products!(codes, next_dense, PatchRows, CodeEpilogue, RoundedRows, "avx512f,avx512bw,avx512vl,avx512vnni");
+products!(dense, next_dense * 2, RowBlock, PanelEpilogue, OutputBlock, "avx512f,avx512bw,avx512vl,avx512vnni");
+products!(codes, next_dense * 2, PatchRows, CodeEpilogue, RoundedRows, "avx512f,avx512bw,avx512vl,avx512vnni");
+products!(few_codes, next_dense * 1, PatchRows, CodeEpilogue, RoundedRows, "avx512f,avx512bw,avx512vl,avx512vnni");
 products!(
     sparse,
-    next_sparse,
+    next_sparse * 2,
     RowBlock,
     PanelEpilogue,
     OutputBlock,
@@ -334,7 +339,13 @@ pub(super) unsafe fn multiply_to_codes(
 ) {
     let after = if next.is_empty() { AHEAD } else { next.as_ptr().addr().wrapping_sub(panel.as_ptr().addr()) };
     // SAFETY: guaranteed by the caller.
-    unsafe { codes::multiply(rows, (PanelView::Dense(panel), after), &CodeEpilogue::new(columns, rounding), out) }
+    unsafe {
+        let (weights, epilogue) = ((PanelView::Dense(panel), after), CodeEpilogue::new(columns, rounding));
+        match columns.n {
+            0..=16 => few_codes::multiply(rows, weights, &epilogue, out),
+            _ => codes::multiply(rows, weights, &epilogue, out),
+        }
+    }
 }
 
 /// See [`super::Kernel::multiply_sparse_panel`].

@@ -2,9 +2,10 @@
 
 use super::device::is_cpu;
 use super::weights::QuantizedConv2d;
+use crate::fused::masked::ops::with_floats;
 pub use briquette_cpu::{CodeGrid, ImageCodes};
 use briquette_cpu::{Conv2dShape, FixedConv2d, active_level};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
 
 /// The parameters of a convolution of codes. See [`FixedConv2d`].
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +34,6 @@ pub fn fixed_conv2d(x: &ImageCodes, weights: &QuantizedConv2d, call: FixedConv2d
 
 /// Rounds images `[n, channels, height, width]` to codes; `None` if they are not f32 on the CPU, or record gradients.
 pub fn image_codes(x: &Tensor<4>, grid: CodeGrid) -> Option<ImageCodes> {
-    (is_cpu(&x.device()) && x.dtype() == DType::F32).then_some(())?;
-    let (dims, data) = (x.dims(), x.clone().into_data());
-    Some(ImageCodes::of_floats(active_level(), data.as_slice().ok()?, dims, grid))
+    is_cpu(&x.device()).then_some(())?;
+    with_floats(x, |values| ImageCodes::of_floats(active_level(), values, x.dims(), grid))
 }

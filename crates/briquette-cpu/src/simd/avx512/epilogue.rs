@@ -213,6 +213,8 @@ impl CodeEpilogue {
     #[target_feature(enable = "avx512f,avx512bw")]
     fn rounded(&self, sums: &[__m512i; 2]) -> __m512i {
         let low = self.bounds.steps(sums[0], self.factors[0], self.shifts[0]);
-        _mm512_packs_epi32(low, self.bounds.steps(sums[1], self.factors[1], self.shifts[1]))
+        let has_second = self.n > 16;
+        let high = if has_second { self.bounds.steps(sums[1], self.factors[1], self.shifts[1]) } else { low };
+        _mm512_packs_epi32(low, high)
     }
 }
