@@ -4,11 +4,15 @@ use super::image::Image;
 use super::packed::{ConvPanels, PackedConv2d};
 use super::tile::PatchTile;
 use super::{Conv2dShape, TILE};
+use crate::MAX_DEPTH;
 use crate::packed::PackedInt8;
 use crate::simd::{CodeRounding, PANEL, PanelColumns, PatchRows, RoundedRows, has_code_product};
 use briquette_core::simd::SimdLevel;
 use std::borrow::Cow;
 use std::ops::Range;
+
+/// Codes that the kernel reads at once.
+const GROUP: usize = 4;
 
 /// A convolution with one group, for a level with a kernel.
 pub(super) struct CodeProduct<'a> {
@@ -16,6 +20,8 @@ pub(super) struct CodeProduct<'a> {
     weights: &'a PackedInt8,
     /// The convolution of the image with its padding, if patches are read in place.
     in_place: Option<Conv2dShape>,
+    /// Whether each run of a patch in place has a multiple of 4 codes.
+    has_whole_groups: bool,
     /// The convolution of the image as it is.
     shape: Conv2dShape,
 }
@@ -27,43 +33,28 @@ impl<'a> CodeProduct<'a> {
         if shape.groups != 1 || !has_code_product(level) {
             return None;
         }
-        // The kernel reads four codes at once. More channels cost time, as does the copy of patches.
-        let (n_in, is_one_tap) = (shape.n_in.next_multiple_of(4), shape.kernel == [1, 1]);
-        let is_worth_it = n_in == shape.n_in || !is_one_tap && 3 * n_in <= 4 * shape.n_in;
-        let in_place = (is_worth_it && shape.dilation[1] == 1 && n_in > 0).then_some(Conv2dShape {
-            n_in,
-            padding: [[0; 2]; 2],
-            ..shape
-        });
-        let weights = if in_place.is_some() && n_in > shape.n_in { weights.with_whole_groups() } else { dense };
-        Some(Self { level, weights, in_place, shape })
+        // The kernel reads four codes at once, the last ones of a run with weights of 0.
+        let n_run = shape.kernel[1] * shape.n_in;
+        let has_whole_groups = n_run.is_multiple_of(GROUP);
+        let can_read = shape.dilation[1] == 1 && shape.kernel[0] * n_run.next_multiple_of(GROUP) <= MAX_DEPTH;
+        let in_place = can_read.then_some(Conv2dShape { padding: [[0; 2]; 2], ..shape });
+        let weights = if in_place.is_some() && !has_whole_groups { weights.with_whole_groups() } else { dense };
+        Some(Self { level, weights, in_place, has_whole_groups, shape })
     }
 
-    /// Returns the image that [`Self::convolve`] reads: with padding and whole groups of channels.
+    /// Returns the image that [`Self::convolve`] reads: with padding, and with the codes after its end that the kernel reads.
     pub(super) fn prepared<'i>(&self, image: Image<'i>) -> Image<'i> {
-        let Some(shape) = self.in_place else { return image };
         let ([[top, bottom], [left, right]], [height, width]) = (self.shape.padding, image.size);
-        let (n_from, n_to) = (self.shape.n_in, shape.n_in);
         let size = [height + top + bottom, width + left + right];
-        if size == image.size && n_from == n_to {
+        if self.in_place.is_none() || size == image.size && self.has_whole_groups {
             return image;
         }
-        let mut codes = vec![image.zero as u8; size[0] * size[1] * n_to];
-        for (y, row) in codes.chunks_exact_mut(size[1] * n_to).skip(top).take(height).enumerate() {
-            let (from, to) = (image.pixels(y * width..(y + 1) * width), &mut row[left * n_to..(left + width) * n_to]);
-            match (n_from, n_to) {
-                (3, 4) => {
-                    let pixels = from.as_chunks::<3>().0.iter().zip(to.as_chunks_mut::<4>().0);
-                    pixels.for_each(|([r, g, b], to)| *to = [*r, *g, *b, 0]);
-                }
-                _ if n_from == n_to => to.copy_from_slice(from),
-                _ => {
-                    let pixels = from.chunks_exact(n_from).zip(to.chunks_exact_mut(n_to));
-                    pixels.for_each(|(from, to)| to[..n_from].copy_from_slice(from));
-                }
-            }
+        let n_in = self.shape.n_in;
+        let mut codes = vec![image.zero as u8; size[0] * size[1] * n_in + GROUP - 1];
+        for (y, row) in codes.chunks_exact_mut((size[1] * n_in).max(1)).skip(top).take(height).enumerate() {
+            row[left * n_in..(left + width) * n_in].copy_from_slice(image.pixels(y * width..(y + 1) * width));
         }
-        Image::of_codes(Cow::Owned(codes), n_to, size, (image.scale, image.zero))
+        Image::of_codes(Cow::Owned(codes), n_in, size, (image.scale, image.zero))
     }
 
     /// Computes the pixels of `out` `[pixel, channel]`, starting at `first`.
@@ -98,7 +89,7 @@ impl<'a> CodeProduct<'a> {
 
 /// Returns the patches of some pixels where they are: the neighbours in each row of outputs.
 fn in_place<'a>(shape: &Conv2dShape, image: &'a Image, pixels: Range<usize>) -> Vec<(usize, PatchRows<'a>)> {
-    let ([_, out_width], [height, width], n_in) = (shape.out_size(image.size), image.size, shape.n_in);
+    let ([_, out_width], [_, width], n_in) = (shape.out_size(image.size), image.size, shape.n_in);
     let is_alone = shape.is_pointwise() && shape.stride == [1, 1];
     let (mut blocks, mut at) = (Vec::new(), pixels.start);
     while at < pixels.end {
@@ -106,7 +97,7 @@ fn in_place<'a>(shape: &Conv2dShape, image: &'a Image, pixels: Range<usize>) -> 
         let n_rows = if is_alone { pixels.len() } else { (out_width - column).min(pixels.end - at) };
         let source = row * shape.stride[0] * width + column * shape.stride[1];
         let patches = PatchRows {
-            codes: image.pixels(source..height * width),
+            codes: image.all_from(source),
             n_rows,
             stride: shape.stride[1] * n_in,
             n_runs: shape.kernel[0],

@@ -105,6 +105,11 @@ impl<'a> Image<'a> {
         self.pixels(index..index + 1)
     }
 
+    /// Returns all codes from a pixel on.
+    pub(crate) fn all_from(&self, pixel: usize) -> &[u8] {
+        &self.codes[pixel * self.n_channels..]
+    }
+
     /// Returns the channels of neighbouring pixels.
     #[inline]
     pub(crate) fn pixels(&self, range: std::ops::Range<usize>) -> &[u8] {

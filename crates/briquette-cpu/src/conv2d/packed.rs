@@ -18,7 +18,7 @@ pub struct PackedConv2d {
     pub(super) panels: ConvPanels,
     /// The weights of a depthwise convolution in the order of its kernel, once a convolution of codes has run.
     by_tap: OnceLock<TapWeights>,
-    /// The weights with channels of code 0 up to a multiple of 4, also once it has run with other channels.
+    /// The weights with rows of the kernel in multiples of 4 codes, also once it has run.
     with_whole_groups: OnceLock<PackedInt8>,
 }
 
@@ -79,18 +79,16 @@ impl PackedConv2d {
         })
     }
 
-    /// Returns the weights of one group with channels of code 0, up to a multiple of 4.
+    /// Returns the weights of one group with codes of 0 after each row of the kernel, up to a multiple of 4.
     pub(super) fn with_whole_groups(&self) -> &PackedInt8 {
         self.with_whole_groups.get_or_init(|| {
-            let (codes, scales) = self.codes();
-            let [n_out, n_in, height, width] = self.dims;
-            let (n_all, n_taps) = (n_in.next_multiple_of(4), height * width);
-            let mut wide = vec![0; n_out * n_all * n_taps];
-            for (from, to) in codes.chunks_exact(n_in * n_taps).zip(wide.chunks_exact_mut(n_all * n_taps)) {
-                to[..from.len()].copy_from_slice(from);
+            let ((codes, scales), [n_out, n_in, height, width]) = (self.patch_codes(), self.dims);
+            let (n_run, n_whole) = (n_in * width, (n_in * width).next_multiple_of(4));
+            let mut wide = vec![0; n_out * height * n_whole];
+            for (from, to) in codes.chunks_exact(n_run.max(1)).zip(wide.chunks_exact_mut(n_whole.max(1))) {
+                to[..n_run].copy_from_slice(from);
             }
-            let wide = swap_inner(&wide, n_all, n_taps);
-            PackedInt8::new(&wide, &scales, n_out, n_all * n_taps).expect("at most a third more inputs")
+            PackedInt8::new(&wide, &scales, n_out, height * n_whole).expect("a few more inputs")
         })
     }
 
@@ -103,12 +101,16 @@ impl PackedConv2d {
 
     /// Returns the codes `[out, in / groups, ky, kx]` and the scale of each output.
     pub fn codes(&self) -> (Vec<i8>, Vec<f32>) {
-        let (codes, scales) = match &self.panels {
+        let ((codes, scales), [_, n_in, height, width]) = (self.patch_codes(), self.dims);
+        (swap_inner(&codes, height * width, n_in), scales)
+    }
+
+    /// Returns the codes `[out, ky, kx, in / groups]` and the scale of each output.
+    fn patch_codes(&self) -> (Vec<i8>, Vec<f32>) {
+        match &self.panels {
             ConvPanels::Dense(weights) => codes_of(weights),
             ConvPanels::Sparse(weights) => codes_of(weights),
-        };
-        let [_, n_in, height, width] = self.dims;
-        (swap_inner(&codes, height * width, n_in), scales)
+        }
     }
 }
 

@@ -44,7 +44,11 @@ impl PatchRows<'_> {
     pub(crate) fn has_depth(&self, depth: usize) -> bool {
         let run = depth / self.n_runs.max(1);
         let last = self.n_rows.saturating_sub(1) * self.stride + self.n_runs.saturating_sub(1) * self.between;
-        self.n_rows > 0 && run.is_multiple_of(4) && run * self.n_runs == depth && last + run <= self.codes.len()
+        self.n_rows > 0
+            && self.n_runs > 0
+            && run.is_multiple_of(4)
+            && run * self.n_runs == depth
+            && last + run <= self.codes.len()
     }
 }
 
