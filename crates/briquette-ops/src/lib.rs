@@ -10,4 +10,6 @@
 pub mod compressed;
 #[cfg(feature = "cuda")]
 mod cube_tensor;
+#[cfg(feature = "flex")]
+mod flex_tensor;
 pub mod fused;

@@ -139,7 +139,9 @@ pub(crate) fn depthwise_row(
     let n_pixels = codes.len() / n_channels;
     assert!((1..=SEGMENT).contains(&n_pixels) && codes.len() == n_pixels * n_channels, "codes of each channel");
     assert!(row.rows.len() == height && row.padding.len() == n_channels, "rows and channels");
-    assert!(row.rows.iter().all(|row| row.len().is_multiple_of(n_channels)), "inputs of each channel");
+    let n_inputs = row.rows.first().map_or(0, |row| row.len());
+    assert!(n_inputs.is_multiple_of(n_channels), "inputs of each channel");
+    assert!(row.rows.iter().all(|row| row.len() == n_inputs), "rows of one image");
     match level.isa() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a level exists only if its instructions are available; the lengths were just checked.

@@ -5,4 +5,3 @@ mod images;
 mod int8_blocks;
 mod product;
 mod quantized;
-mod tensor;

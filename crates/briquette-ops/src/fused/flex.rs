@@ -1,5 +1,6 @@
 //! The CPU.
 
+use crate::flex_tensor::{change, elements};
 use crate::fused::ops::{AttentionHeads, FusedGrads, FusedOps};
 use briquette_cpu::float::{self, ActivationFunction, AttentionShape, RotaryTable};
 use burn::backend::Flex;
@@ -7,19 +8,6 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{Shape, TensorData};
 use std::sync::Arc;
-
-/// Returns the elements of a contiguous tensor of type `E`.
-pub(crate) fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
-    let (first, n) = (tensor.layout().start_offset(), tensor.layout().shape().num_elements());
-    &tensor.storage()[first..first + n]
-}
-
-/// Changes the elements of an f32 tensor, in place if it is not shared.
-pub(crate) fn change(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
-    let mut data = x.into_data();
-    f(data.as_mut_slice().expect("a tensor of f32"));
-    FlexTensor::from_data(data)
-}
 
 fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape))

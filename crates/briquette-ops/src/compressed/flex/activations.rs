@@ -1,7 +1,7 @@
 //! Fake-quantized activations.
 
-use super::tensor::change;
 use crate::compressed::activations::ActivationOps;
+use crate::flex_tensor::change;
 use briquette_core::simd::active_level;
 use briquette_cpu::ActivationGrid;
 use briquette_cpu::round_rows;

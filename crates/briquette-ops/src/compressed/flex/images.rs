@@ -1,7 +1,7 @@
 //! Operations on images.
 
-use super::tensor::elements;
 use crate::compressed::images::{ImageGrads, ImageOps};
+use crate::flex_tensor::elements;
 use briquette_cpu::Conv2dShape;
 use briquette_cpu::float::FloatConv2d;
 use briquette_cpu::float::{max_pool2d, max_pool2d_grad};

@@ -1,9 +1,9 @@
 //! Encoder blocks in 8-bit codes.
 
-use super::tensor::elements;
 use crate::compressed::host_or_cuda::ELSEWHERE;
 use crate::compressed::int8_blocks::{CodedLinear, FeedForwardActivation, Int8BlockOps};
 use crate::compressed::weights::HostLinear;
+use crate::flex_tensor::elements;
 use briquette_core::simd::active_level;
 use briquette_cpu::Int8Weights;
 use briquette_cpu::float::AttentionShape;

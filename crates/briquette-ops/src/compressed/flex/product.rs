@@ -1,7 +1,7 @@
 //! Products with a tied head.
 
-use super::tensor::elements;
 use crate::compressed::product::ProductOps;
+use crate::flex_tensor::elements;
 use briquette_cpu::float_product;
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;

@@ -1,10 +1,10 @@
 //! Operations with quantized weights.
 
-use super::tensor::{change, elements, vector};
 use crate::compressed::host_or_cuda::ELSEWHERE;
 use crate::compressed::quantized::QuantizedOps;
 use crate::compressed::shapes::{conv2d_shape, embedding_shape, linear_shape};
 use crate::compressed::weights::{Conv2dCall, HostLinear, LinearWeights, Table, Weights};
+use crate::flex_tensor::{change, elements, vector};
 use briquette_core::simd::active_level;
 use briquette_cpu::ActivationElement;
 use briquette_cpu::embedding::int8_embedding;

@@ -1,7 +1,7 @@
 //! The CPU.
 
 use super::fake_quantize::{FakeQuantization, FakeQuantizeGrads, FakeQuantizeOps};
-use crate::fused::flex::{change, elements};
+use crate::flex_tensor::{change, elements};
 use crate::fused::masked::fake_quantize::{fake_quantize, keep_grads, learned_grads};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
