@@ -1,4 +1,4 @@
-//! Convolutions of codes to codes by a product that reads patches where they are in the image.
+//! Convolutions of codes to codes by a product that reads patches in place.
 
 use super::image::Image;
 use super::packed::{ConvPanels, PackedConv2d};
@@ -11,7 +11,7 @@ use briquette_core::simd::SimdLevel;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Codes that the kernel reads at once.
+/// Codes that the kernel reads together.
 const GROUP: usize = 4;
 
 /// A convolution with one group, for a level with a kernel.
@@ -33,7 +33,7 @@ impl<'a> CodeProduct<'a> {
         if shape.groups != 1 || !has_code_product(level) {
             return None;
         }
-        // The kernel reads four codes at once, the last ones of a run with weights of 0.
+        // The kernel reads groups of four codes. The weights of codes after the end of a run are 0.
         let n_run = shape.kernel[1] * shape.n_in;
         let has_whole_groups = n_run.is_multiple_of(GROUP);
         let can_read = shape.dilation[1] == 1 && shape.kernel[0] * n_run.next_multiple_of(GROUP) <= MAX_DEPTH;
@@ -42,7 +42,9 @@ impl<'a> CodeProduct<'a> {
         Some(Self { level, weights, in_place, has_whole_groups, shape })
     }
 
-    /// Returns the image that [`Self::convolve`] reads: with padding, and with the codes after its end that the kernel reads.
+    /// Returns the image with its padding, as [`Self::convolve`] reads it.
+    ///
+    /// A few codes follow the last pixel if the kernel reads them.
     pub(super) fn prepared<'i>(&self, image: Image<'i>) -> Image<'i> {
         let ([[top, bottom], [left, right]], [height, width]) = (self.shape.padding, image.size);
         let size = [height + top + bottom, width + left + right];
@@ -87,7 +89,7 @@ impl<'a> CodeProduct<'a> {
     }
 }
 
-/// Returns the patches of some pixels where they are: the neighbours in each row of outputs.
+/// Returns the patches of some pixels in place, one block for each row of outputs.
 fn in_place<'a>(shape: &Conv2dShape, image: &'a Image, pixels: Range<usize>) -> Vec<(usize, PatchRows<'a>)> {
     let ([_, out_width], [_, width], n_in) = (shape.out_size(image.size), image.size, shape.n_in);
     let is_alone = shape.is_pointwise() && shape.stride == [1, 1];

@@ -73,7 +73,10 @@ impl Taps {
     }
 }
 
-/// Convolves pixels from `first` on to codes `[pixel, channel]`, for a level with [`simd::has_depthwise_row`].
+/// Convolves the pixels of `codes` `[pixel, channel]`, starting at `first`.
+///
+/// # Panics
+/// If the level has no kernel: see [`simd::has_depthwise_row`].
 pub(crate) fn convolve_to_codes(
     level: SimdLevel,
     (shape, image): (&Conv2dShape, &Image),

@@ -16,9 +16,9 @@ use std::sync::OnceLock;
 pub struct PackedConv2d {
     pub(super) dims: [usize; 4],
     pub(super) panels: ConvPanels,
-    /// The weights of a depthwise convolution in the order of its kernel, once a convolution of codes has run.
+    /// The weights of a depthwise convolution in the order of its kernel; set by the first convolution of codes.
     by_tap: OnceLock<TapWeights>,
-    /// The weights with rows of the kernel in multiples of 4 codes, also once it has run.
+    /// The weights with rows of the kernel in multiples of 4 codes; set in the same way.
     with_whole_groups: OnceLock<PackedInt8>,
 }
 

@@ -145,7 +145,7 @@ impl PanelReader {
     }
 }
 
-/// Multiplies by the first 16 outputs, or by all of two vectors.
+/// Adds the products of one group of inputs, for `V` vectors of 16 outputs.
 ///
 /// # Safety
 /// At `codes`, 4 codes are readable in each of `M` rows.

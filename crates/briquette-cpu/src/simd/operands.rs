@@ -26,8 +26,9 @@ impl<'a> RowBlock<'a> {
     }
 }
 
-/// Patches of codes that a convolution reads where they are. A patch has runs of neighbouring codes, such as the rows of a kernel;
-/// the runs of neighbouring patches overlap.
+/// Patches of an image that a convolution reads in place.
+///
+/// A patch has runs of neighbouring codes, such as the rows of a kernel. The runs of neighbouring patches overlap.
 #[derive(Clone, Copy)]
 pub(crate) struct PatchRows<'a> {
     pub(crate) codes: &'a [u8],
@@ -77,5 +78,28 @@ impl PanelColumns {
             Some(bias) => self.bias[..n].copy_from_slice(&bias[first..first + n]),
             None => self.bias.fill(0.0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patches_after_the_end_are_found() {
+        // Three patches of 3x3 pixels with four channels, in an image of 3x5.
+        let whole = PatchRows { codes: &[0; 60], n_rows: 3, stride: 4, n_runs: 3, between: 20 };
+        assert!(whole.has_depth(36));
+        let changed = [
+            PatchRows { codes: &whole.codes[1..], ..whole },
+            PatchRows { n_rows: 4, ..whole },
+            PatchRows { n_rows: 0, ..whole },
+            PatchRows { n_runs: 4, ..whole },
+            PatchRows { n_runs: 0, ..whole },
+            PatchRows { stride: 5, ..whole },
+            PatchRows { between: 21, ..whole },
+        ];
+        assert!(changed.iter().all(|rows| !rows.has_depth(36)));
+        assert!(!whole.has_depth(38), "runs of a group and a half");
     }
 }

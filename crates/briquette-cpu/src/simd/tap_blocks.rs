@@ -63,7 +63,7 @@ impl TapWeights {
     }
 }
 
-/// The weights of a depthwise convolution, and what turns sums into codes.
+/// The weights of a depthwise convolution, and the numbers that turn sums into codes.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AVX-512 has a kernel for them"))]
 pub(crate) struct TapBlocks<'a> {
     pub(super) weights: &'a TapWeights,
@@ -97,7 +97,7 @@ impl<'a> TapBlocks<'a> {
 #[repr(C, align(64))]
 pub(crate) struct TapLine(pub(super) [u8; 64]);
 
-/// Where the inputs of a row of outputs are.
+/// The inputs of a row of outputs.
 pub(crate) struct TapRow<'a> {
     /// The input row of each row of taps, `[column, channel]`.
     pub(crate) rows: &'a [&'a [u8]],

@@ -105,7 +105,7 @@ impl Block<'_> {
         }
     }
 
-    /// Returns where in a row the pixels of a vector are; `None` for padding.
+    /// Returns the offset of each pixel of a vector in a row; `None` for padding.
     #[inline(always)]
     fn pixels<const P: usize>(&self, first: isize) -> [Option<usize>; P] {
         std::array::from_fn(|index| {

@@ -17,7 +17,7 @@ impl<'a> PanelEpilogue<'a> {
         Self { columns, mask: [bits as u16, (bits >> 16) as u16] }
     }
 
-    /// Returns what sums start from.
+    /// Returns the initial sums of a row.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn start(&self) -> [__m512i; 2] {
@@ -80,7 +80,7 @@ fn padded(numbers: &[f32]) -> [__m512; 2] {
 /// The lowest and the highest code.
 #[derive(Clone, Copy)]
 pub(super) struct ByteBounds {
-    /// Above all codes, and below what is no number of 32 bits.
+    /// More than any code, and a number of 32 bits.
     most: __m512,
     low: __m512i,
     high: __m512i,
@@ -136,7 +136,7 @@ impl CodeEpilogue {
         }
     }
 
-    /// Returns what sums start from.
+    /// Returns the initial sums of a row.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn start(&self) -> [__m512i; 2] {
