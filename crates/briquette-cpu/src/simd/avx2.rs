@@ -4,13 +4,18 @@
 //! Without VNNI, bytes are widened to 16 bits and `vpmaddwd` adds their products in 32 bits.
 #![allow(unsafe_code)]
 
+mod depthwise;
+mod epilogue;
+
 use super::block::OutputBlock;
 use super::column_quantizers::{ColumnQuantizers, ColumnRanges};
-use super::operands::{PANEL, PanelColumns, RowBlock};
-use super::rounded_rows::CodeRounding;
+use super::operands::{PANEL, PanelColumns, PatchRows, RowBlock};
+use super::rounded_rows::{CodeRounding, RoundedRows};
 use super::row_quantizer::{RowQuantizer, ValueRange};
 use super::scalar;
 use crate::activations::ActivationGrid;
+pub(super) use depthwise::{vnni::depthwise_row as depthwise_row_vnni, widened::depthwise_row};
+use epilogue::{CodeEpilogue, PanelEpilogue};
 use std::arch::x86_64::*;
 
 /// Rows that are multiplied together: 12 sums, 2 vectors of weights and a code in 16 registers.
@@ -55,108 +60,183 @@ fn multiply_vnni(sums: __m256i, codes: __m256i, weights: __m256i) -> __m256i {
     _mm256_dpbusd_avx_epi32(sums, codes, weights)
 }
 
-macro_rules! panel_by_rows {
-    ($features:literal, $multiply_panel:ident, $tile:ident, $half:ident, $multiply:ident) => {
-        /// See [`scalar::multiply_panel`].
-        ///
-        /// # Safety
-        /// The caller has checked the shapes: see [`super::Kernel`].
-        #[target_feature(enable = $features)]
-        pub(super) unsafe fn $multiply_panel(
-            rows: RowBlock,
-            panel: &[i8],
-            columns: &PanelColumns,
-            out: &mut OutputBlock,
-        ) {
-            let mut first = 0;
-            while first < rows.n_rows() {
-                let n = MAX_ROWS.min(rows.n_rows() - first);
-                // SAFETY: rows `first..first + n` exist, as deep as the panel.
-                unsafe {
-                    match n {
-                        1 => $tile::<1, 4>(rows, first, panel, columns, out),
-                        2 => $tile::<2, 2>(rows, first, panel, columns, out),
-                        3 => $tile::<3, 2>(rows, first, panel, columns, out),
-                        4 => $tile::<4, 1>(rows, first, panel, columns, out),
-                        5 => $tile::<5, 1>(rows, first, panel, columns, out),
-                        _ => $tile::<MAX_ROWS, 1>(rows, first, panel, columns, out),
-                    }
-                }
-                first += n;
-            }
-        }
+/// Defines a module whose `multiply` multiplies rows by panels.
+macro_rules! products {
+    ($module:ident, $features:literal, $product:ident, $rows:ty, $epilogue:ident, $out:ty) => {
+        mod $module {
+            use super::*;
 
-        /// Multiplies `M` rows by a panel, one half of its outputs after the other.
-        ///
-        /// # Safety
-        /// Rows `first..first + M` exist, each at least as long as the panel is deep.
-        #[target_feature(enable = $features)]
-        unsafe fn $tile<const M: usize, const U: usize>(
-            rows: RowBlock,
-            first: usize,
-            panel: &[i8],
-            columns: &PanelColumns,
-            out: &mut OutputBlock,
-        ) {
-            let codes = &rows.codes[first * rows.stride..];
-            let mut sums = [[0_i32; PANEL]; M];
-            for half in 0..2 {
-                // SAFETY: the caller guarantees the rows.
-                let vectors = unsafe { $half::<M, U>(codes, rows.stride, panel, 64 * half) };
-                for (sums, vectors) in sums.iter_mut().zip(&vectors) {
-                    for (j, vector) in vectors.iter().enumerate() {
-                        let at = &mut sums[16 * half + 8 * j..][..8];
-                        // SAFETY: 8 writable numbers.
-                        unsafe { _mm256_storeu_si256(at.as_mut_ptr().cast(), *vector) };
+            /// Multiplies all rows by a panel, in tiles of similar height.
+            ///
+            /// # Safety
+            /// Rows are at least as long as the panel is deep, in whole groups of each run.
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn multiply(rows: $rows, panel: &[i8], epilogue: &$epilogue, out: &mut $out) {
+                let n_tiles = rows.len().div_ceil(MAX_ROWS);
+                let mut first = 0;
+                for i in 0..n_tiles {
+                    let m = (rows.len() - first).div_ceil(n_tiles - i);
+                    // SAFETY: rows `first..first + m` exist; the caller guarantees the rest.
+                    unsafe {
+                        match m {
+                            1 => tile::<1, 4>(rows, first, panel, epilogue, out),
+                            2 => tile::<2, 2>(rows, first, panel, epilogue, out),
+                            3 => tile::<3, 2>(rows, first, panel, epilogue, out),
+                            4 => tile::<4, 1>(rows, first, panel, epilogue, out),
+                            5 => tile::<5, 1>(rows, first, panel, epilogue, out),
+                            _ => tile::<MAX_ROWS, 1>(rows, first, panel, epilogue, out),
+                        }
                     }
+                    first += m;
                 }
             }
-            for (i, sums) in sums.iter().enumerate() {
-                let (zero, scale) = (rows.zeros[first + i], rows.scales[first + i]);
-                for (n, value) in out.row(first + i).iter_mut().enumerate() {
-                    *value = scalar::finish(sums[n], zero, scale, columns, n);
-                }
-            }
-        }
 
-        /// Returns the sums of 16 outputs, whose weights start `offset` bytes into each group.
-        ///
-        /// # Safety
-        /// `codes` has `M` rows of `stride` bytes, each at least as long as the panel is deep; `offset` is 0 or
-        /// 64.
-        #[inline]
-        #[target_feature(enable = $features)]
-        unsafe fn $half<const M: usize, const U: usize>(
-            codes: &[u8],
-            stride: usize,
-            panel: &[i8],
-            offset: usize,
-        ) -> [[__m256i; 2]; M] {
-            let mut sums = [[[_mm256_setzero_si256(); 2]; M]; U];
-            for (group, weights) in panel.as_chunks::<{ 4 * PANEL }>().0.iter().enumerate() {
-                // SAFETY: 64 of the 128 bytes of a group, and 4 codes of each row.
+            /// Multiplies `M` rows by a panel, one half of its outputs after the other.
+            ///
+            /// # Safety
+            /// See [`multiply`], for rows `first..first + M`.
+            #[target_feature(enable = $features)]
+            unsafe fn tile<const M: usize, const U: usize>(
+                rows: $rows,
+                first: usize,
+                panel: &[i8],
+                epilogue: &$epilogue,
+                out: &mut $out,
+            ) {
+                let codes = &rows.codes[first * rows.stride..];
+                let mut sums = [[0_i32; PANEL]; M];
+                for half in 0..epilogue.n().div_ceil(PANEL / 2) {
+                    // SAFETY: the caller guarantees the rows.
+                    let vectors = unsafe {
+                        half_sums::<M, U>(codes, rows.stride, rows.runs(), panel.get(64 * half..).unwrap_or_default())
+                    };
+                    for (sums, vectors) in sums.iter_mut().zip(&vectors) {
+                        for (j, vector) in vectors.iter().enumerate() {
+                            let at = &mut sums[16 * half + 8 * j..][..8];
+                            // SAFETY: 8 writable numbers.
+                            unsafe { _mm256_storeu_si256(at.as_mut_ptr().cast(), *vector) };
+                        }
+                    }
+                }
+                epilogue.store(&sums, first, rows, out);
+            }
+
+            /// Returns the sums of the 16 outputs whose weights are the first 64 bytes of each group.
+            ///
+            /// # Safety
+            /// See [`tile`]. The first group has at least 64 bytes.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn half_sums<const M: usize, const U: usize>(
+                codes: &[u8],
+                stride: usize,
+                [n_runs, between]: [usize; 2],
+                panel: &[i8],
+            ) -> [[__m256i; 2]; M] {
+                let mut sums = [[[_mm256_setzero_si256(); 2]; M]; U];
+                let n_groups = panel.len().div_ceil(4 * PANEL) / n_runs;
+                let (mut codes, mut weights) = (codes.as_ptr(), panel.as_ptr());
+                // SAFETY: one step for each group, which has 4 codes in each row.
                 unsafe {
-                    let weights = weights.as_ptr().add(offset);
-                    let (low, high) = (_mm256_loadu_si256(weights.cast()), _mm256_loadu_si256(weights.add(32).cast()));
-                    for (i, sums) in sums[group % U].iter_mut().enumerate() {
-                        let code = codes.as_ptr().add(i * stride + 4 * group).cast::<i32>().read_unaligned();
-                        let code = _mm256_set1_epi32(code);
-                        sums[0] = $multiply(sums[0], code, low);
-                        sums[1] = $multiply(sums[1], code, high);
+                    for _ in 0..n_runs {
+                        for _ in 0..n_groups / U {
+                            for sums in &mut sums {
+                                multiply_group::<M>(codes, stride, weights, sums);
+                                (codes, weights) = (codes.add(4), weights.wrapping_add(4 * PANEL));
+                            }
+                        }
+                        for _ in 0..n_groups % U {
+                            multiply_group::<M>(codes, stride, weights, &mut sums[0]);
+                            (codes, weights) = (codes.add(4), weights.wrapping_add(4 * PANEL));
+                        }
+                        codes = codes.wrapping_add(between).wrapping_sub(4 * n_groups);
+                    }
+                }
+                let mut all = sums[0];
+                for more in &sums[1..] {
+                    for (all, more) in all.iter_mut().zip(more) {
+                        *all = [_mm256_add_epi32(all[0], more[0]), _mm256_add_epi32(all[1], more[1])];
+                    }
+                }
+                all
+            }
+
+            /// Adds the products of one group of inputs.
+            ///
+            /// # Safety
+            /// At `codes`, 4 codes are readable in each of `M` rows, and 64 weights at `weights`.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn multiply_group<const M: usize>(
+                codes: *const u8,
+                stride: usize,
+                weights: *const i8,
+                sums: &mut [[__m256i; 2]; M],
+            ) {
+                // SAFETY: guaranteed by the caller.
+                unsafe {
+                    let weights = [_mm256_loadu_si256(weights.cast()), _mm256_loadu_si256(weights.add(PANEL).cast())];
+                    for (i, sums) in sums.iter_mut().enumerate() {
+                        let code = _mm256_set1_epi32(codes.add(i * stride).cast::<i32>().read_unaligned());
+                        *sums = [$product(sums[0], code, weights[0]), $product(sums[1], code, weights[1])];
                     }
                 }
             }
-            let (first, more) = sums.split_first_mut().expect("U is not 0");
-            for sums in more {
-                for (total, sums) in first.iter_mut().zip(sums) {
-                    total[0] = _mm256_add_epi32(total[0], sums[0]);
-                    total[1] = _mm256_add_epi32(total[1], sums[1]);
-                }
-            }
-            *first
         }
     };
 }
 
-panel_by_rows!("avx2", multiply_panel, tile, half, multiply_widened);
-panel_by_rows!("avx2,avxvnni", multiply_panel_vnni, tile_vnni, half_vnni, multiply_vnni);
+products!(widened, "avx2", multiply_widened, RowBlock, PanelEpilogue, OutputBlock);
+products!(vnni, "avx2,avxvnni", multiply_vnni, RowBlock, PanelEpilogue, OutputBlock);
+products!(widened_codes, "avx2", multiply_widened, PatchRows, CodeEpilogue, RoundedRows);
+products!(vnni_codes, "avx2,avxvnni", multiply_vnni, PatchRows, CodeEpilogue, RoundedRows);
+
+/// See [`scalar::multiply_panel`].
+///
+/// # Safety
+/// The caller has checked the shapes: see [`super::Kernel`].
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
+    // SAFETY: rows are as deep as the panel.
+    unsafe { widened::multiply(rows, panel, &PanelEpilogue { columns }, out) }
+}
+
+/// See [`scalar::multiply_panel`].
+///
+/// # Safety
+/// The caller has checked the shapes: see [`super::Kernel`].
+#[target_feature(enable = "avx2,avxvnni")]
+pub(super) unsafe fn multiply_panel_vnni(rows: RowBlock, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
+    // SAFETY: rows are as deep as the panel.
+    unsafe { vnni::multiply(rows, panel, &PanelEpilogue { columns }, out) }
+}
+
+/// Multiplies patches by a panel, and rounds the outputs to codes.
+///
+/// # Safety
+/// The patches have as many codes as the panel is deep.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn multiply_to_codes(
+    rows: PatchRows,
+    panel: &[i8],
+    (columns, rounding): (&PanelColumns, &CodeRounding),
+    out: &mut RoundedRows,
+) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { widened_codes::multiply(rows, panel, &CodeEpilogue::new(columns, rounding), out) }
+}
+
+/// Like [`multiply_to_codes`], with VNNI.
+///
+/// # Safety
+/// The patches have as many codes as the panel is deep.
+#[target_feature(enable = "avx2,avxvnni")]
+pub(super) unsafe fn multiply_to_codes_vnni(
+    rows: PatchRows,
+    panel: &[i8],
+    (columns, rounding): (&PanelColumns, &CodeRounding),
+    out: &mut RoundedRows,
+) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { vnni_codes::multiply(rows, panel, &CodeEpilogue::new(columns, rounding), out) }
+}

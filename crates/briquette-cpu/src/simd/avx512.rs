@@ -177,28 +177,6 @@ macro_rules! for_rows {
     };
 }
 
-impl RowBlock<'_> {
-    fn len(self) -> usize {
-        self.n_rows()
-    }
-
-    /// Returns the number of runs in a row, and the distance between them.
-    const fn runs(self) -> [usize; 2] {
-        [1, 0]
-    }
-}
-
-impl PatchRows<'_> {
-    const fn len(self) -> usize {
-        self.n_rows
-    }
-
-    /// Returns the number of runs in a row, and the distance between them.
-    const fn runs(self) -> [usize; 2] {
-        [self.n_runs, self.between]
-    }
-}
-
 /// Defines a module whose `multiply` multiplies rows by panels of one kind. Dense panels need no byte expansion (VBMI2).
 macro_rules! products {
     ($module:ident, $next:ident * $vectors:literal, $rows:ty, $epilogue:ident, $out:ty, $features:literal) => {

@@ -95,7 +95,7 @@ pub(crate) fn depthwise(level: SimdLevel, taps: &[&[u8]], weights: &[i32], sums:
     }
 }
 
-/// Multiplies patches by a panel `[k / 4][32][4]`, and rounds the outputs to codes. `next`, the panel of the next call, is prefetched.
+/// Multiplies patches by a panel `[k / 4][32][4]`, and rounds the outputs to codes. AVX-512 prefetches `next`, the panel of the next call.
 ///
 /// # Panics
 /// If the level has no kernel for it (see [`has_code_product`]), or the patches do not have as many codes as the panel.
@@ -112,13 +112,19 @@ pub(crate) fn multiply_to_codes(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a level exists only if its instructions are available; the patches were just checked.
         Isa::Avx512Vnni => unsafe { avx512::multiply_to_codes(*rows, [panel, next], by_column, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni => unsafe { avx2::multiply_to_codes_vnni(*rows, panel, by_column, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { avx2::multiply_to_codes(*rows, panel, by_column, out) },
         _ => unreachable!("{level} has no product of codes to {} codes ({} next)", out.codes.len(), next.len()),
     }
 }
 
 /// Returns whether [`multiply_to_codes`] exists for a level.
 pub(crate) const fn has_code_product(level: SimdLevel) -> bool {
-    matches!(level.isa(), Isa::Avx512Vnni)
+    matches!(level.isa(), Isa::Avx512Vnni | Isa::AvxVnni | Isa::Avx2)
 }
 
 /// Computes the codes of neighbouring pixels of a depthwise convolution, `[pixel, channel]`.
@@ -146,13 +152,19 @@ pub(crate) fn depthwise_row(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a level exists only if its instructions are available; the lengths were just checked.
         Isa::Amx | Isa::Avx512Vnni => unsafe { avx512::depthwise_row(row, blocks, lines, codes) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::AvxVnni => unsafe { avx2::depthwise_row_vnni(row, blocks, lines, codes) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { avx2::depthwise_row(row, blocks, lines, codes) },
         _ => unreachable!("{level} has no kernel for rows of a depthwise convolution ({} lines)", lines.len()),
     }
 }
 
 /// Returns whether [`depthwise_row`] exists for a level.
 pub(crate) const fn has_depthwise_row(level: SimdLevel) -> bool {
-    matches!(level.isa(), Isa::Amx | Isa::Avx512Vnni)
+    matches!(level.isa(), Isa::Amx | Isa::Avx512Vnni | Isa::AvxVnni | Isa::Avx2)
 }
 
 /// Transposes a square of 16 rows of 16, `stride` apart: `to[c][r] = from[r * stride + c]`.

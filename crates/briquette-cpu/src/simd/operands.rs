@@ -19,6 +19,15 @@ impl<'a> RowBlock<'a> {
         self.scales.len()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.n_rows()
+    }
+
+    /// Returns the number of runs in a row, and the distance between them.
+    pub(super) const fn runs(&self) -> [usize; 2] {
+        [1, 0]
+    }
+
     /// Returns `n` rows starting at `first`.
     pub(crate) fn part(self, first: usize, n: usize) -> RowBlock<'a> {
         let (scales, zeros) = (&self.scales[first..first + n], &self.zeros[first..first + n]);
@@ -41,6 +50,15 @@ pub(crate) struct PatchRows<'a> {
 }
 
 impl PatchRows<'_> {
+    pub(super) const fn len(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Returns the number of runs in a row, and the distance between them.
+    pub(super) const fn runs(&self) -> [usize; 2] {
+        [self.n_runs, self.between]
+    }
+
     /// Returns whether all codes of patches of `depth` codes exist, and runs have whole groups of 4.
     pub(crate) fn has_depth(&self, depth: usize) -> bool {
         let run = depth / self.n_runs.max(1);

@@ -1,6 +1,7 @@
-//! Weights and numbers of a depthwise convolution in the order of its AVX-512 kernel.
+//! Weights and numbers of a depthwise convolution in the order of its kernels.
 
 use super::rounded_rows::CodeRounding;
+use std::ops::Range;
 
 /// Channels of a block: one byte each in a vector.
 pub(crate) const CHANNELS: usize = 64;
@@ -17,7 +18,7 @@ pub(crate) const VECTORS: usize = 4;
 /// A block has four vectors of 16 channels: vector `r` has the channels `16·lane + 4·r + i`, so that codes of four taps are interleaved,
 /// and codes of outputs are packed, within lanes of 128 bits. A last block of up to 16 or 32 channels has them 4 times or twice, for as
 /// many pixels.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AVX-512 has a kernel for them"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has kernels for them"))]
 #[derive(Debug, Clone)]
 pub(crate) struct TapWeights {
     pub(super) n_channels: usize,
@@ -64,7 +65,7 @@ impl TapWeights {
 }
 
 /// The weights of a depthwise convolution, and the numbers that turn sums into codes.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AVX-512 has a kernel for them"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has kernels for them"))]
 pub(crate) struct TapBlocks<'a> {
     pub(super) weights: &'a TapWeights,
     /// Minus the zero point of the inputs times the sum of the weights.
@@ -116,6 +117,75 @@ impl TapRow<'_> {
         let weights = blocks.weights;
         let n_columns = SEGMENT * self.stride + weights.kernel[1] * self.dilation;
         vec![TapLine([0; 64]); n_columns * weights.per_column()]
+    }
+}
+
+/// Up to 64 channels of a row of outputs.
+pub(super) struct TapBlock<'a> {
+    pub(super) row: &'a TapRow<'a>,
+    pub(super) blocks: &'a TapBlocks<'a>,
+    pub(super) index: usize,
+    /// The first channel, and how many there are.
+    pub(super) first: usize,
+    pub(super) n: usize,
+    /// Channels of the image.
+    pub(super) n_channels: usize,
+    /// Columns of the image.
+    width: isize,
+}
+
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has kernels for them"))]
+impl<'a> TapBlock<'a> {
+    /// Returns all blocks of a row.
+    pub(super) fn each(row: &'a TapRow<'a>, blocks: &'a TapBlocks<'a>) -> impl Iterator<Item = Self> {
+        let n_channels = blocks.weights.n_channels;
+        let width = row.rows.first().map_or(0, |row| row.len() / n_channels) as isize;
+        (0..n_channels).step_by(CHANNELS).enumerate().map(move |(index, first)| {
+            let n = (n_channels - first).min(CHANNELS);
+            Self { row, blocks, index, first, n, n_channels, width }
+        })
+    }
+
+    /// Returns the columns whose taps vectors of `n_pixels` outputs need, counted from that of the first output.
+    pub(super) fn columns(&self, n_pixels: usize, n_vectors: usize) -> impl Iterator<Item = Range<usize>> {
+        let (row, width) = (self.row, self.blocks.weights.kernel[1]);
+        let step = n_pixels * row.stride;
+        // Columns between the taps of neighbouring vectors may not be used.
+        let (n, length) = match row.dilation == 1 && step > width {
+            true => (n_vectors, width),
+            false => (1, (n_vectors - 1) * step + (width - 1) * row.dilation + 1),
+        };
+        (0..n).map(move |vector| vector * step..vector * step + length)
+    }
+
+    /// Returns the offset of each pixel of a vector in a row, for the columns that start at `first`; `None` for padding.
+    #[inline(always)]
+    pub(super) fn pixels<const P: usize>(&self, first: isize) -> [Option<usize>; P] {
+        std::array::from_fn(|index| {
+            let column = first + (index * self.row.stride) as isize;
+            (0..self.width).contains(&column).then(|| column as usize * self.n_channels)
+        })
+    }
+
+    /// Returns the lines of the taps of four vectors of `n_pixels` outputs, and the distance between vectors.
+    ///
+    /// # Panics
+    /// If lines are missing.
+    pub(super) fn lines_of<'l>(&self, n_pixels: usize, first: usize, lines: &'l [TapLine]) -> (&'l [TapLine], usize) {
+        let (row, weights) = (self.row, self.blocks.weights);
+        let per_column = weights.per_column();
+        let between = n_pixels * row.stride * per_column;
+        let lines = &lines[first * between..];
+        // As many lines after the first as the last tap of the last vector.
+        let n_lines = (VECTORS - 1) * between + ((weights.kernel[1] - 1) * row.dilation + 1) * per_column;
+        assert!(lines.len() >= n_lines, "{} lines of {n_lines}", lines.len());
+        (lines, between)
+    }
+
+    /// Returns the weights of the block.
+    pub(super) fn codes(&self) -> &[i8] {
+        let n = self.blocks.weights.kernel[1] * self.blocks.weights.per_column() * CHANNELS;
+        &self.blocks.weights.codes[self.index * n..][..n]
     }
 }
 

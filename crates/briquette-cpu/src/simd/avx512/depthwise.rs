@@ -1,7 +1,7 @@
 //! Depthwise convolutions of codes to codes.
 
 use super::epilogue::ByteBounds;
-use crate::simd::tap_blocks::{CHANNELS, GROUP, TapBlocks, TapLine, TapRow, VECTORS, block_width};
+use crate::simd::tap_blocks::{CHANNELS, GROUP, TapBlock, TapBlocks, TapLine, TapRow, VECTORS, block_width};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -14,14 +14,10 @@ use std::ops::Range;
 /// Each input row has whole columns, and is one of as many as the kernel is high. `lines` come from [`TapRow::lines`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(in crate::simd) unsafe fn depthwise_row(row: &TapRow, blocks: &TapBlocks, lines: &mut [TapLine], codes: &mut [u8]) {
-    let n_channels = blocks.weights.n_channels;
-    let width = row.rows.first().map_or(0, |row| row.len() / n_channels) as isize;
-    for (index, first) in (0..n_channels).step_by(CHANNELS).enumerate() {
-        let n = (n_channels - first).min(CHANNELS);
-        let block = Block { row, blocks, index, first, n, n_channels, width };
+    for block in TapBlock::each(row, blocks) {
         // SAFETY: guaranteed by the caller; the numbers of pixels are those that the weights were arranged for.
         unsafe {
-            match block_width(n) {
+            match block_width(block.n) {
                 16 => block.compute::<4>(lines, codes),
                 32 => block.compute::<2>(lines, codes),
                 _ => block.compute::<1>(lines, codes),
@@ -30,40 +26,19 @@ pub(in crate::simd) unsafe fn depthwise_row(row: &TapRow, blocks: &TapBlocks, li
     }
 }
 
-/// Up to 64 channels of a row.
-struct Block<'a> {
-    row: &'a TapRow<'a>,
-    blocks: &'a TapBlocks<'a>,
-    index: usize,
-    /// The first channel, and how many there are.
-    first: usize,
-    n: usize,
-    /// Channels of the image.
-    n_channels: usize,
-    /// Columns of the image.
-    width: isize,
-}
-
-impl Block<'_> {
+impl TapBlock<'_> {
     /// Computes the codes of the block. Each vector has `P` pixels.
     ///
     /// # Safety
     /// See [`depthwise_row`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     unsafe fn compute<const P: usize>(&self, lines: &mut [TapLine], codes: &mut [u8]) {
-        let (row, width) = (self.row, self.blocks.weights.kernel[1]);
         let n_pixels = codes.len() / self.n_channels;
         let n_vectors = n_pixels.div_ceil(P);
-        let step = P * row.stride;
         // SAFETY: guaranteed by the caller.
         unsafe {
-            if row.dilation == 1 && step > width {
-                // Columns between the taps of neighbouring vectors are not used.
-                for first in (0..n_vectors).map(|vector| vector * step) {
-                    self.interleave::<P>(first..first + width, lines);
-                }
-            } else {
-                self.interleave::<P>(0..(n_vectors - 1) * step + (width - 1) * row.dilation + 1, lines);
+            for columns in self.columns(P, n_vectors) {
+                self.interleave::<P>(columns, lines);
             }
             for first in (0..n_vectors).step_by(VECTORS) {
                 let found = self.multiply::<P>(first, lines);
@@ -103,15 +78,6 @@ impl Block<'_> {
                 }
             }
         }
-    }
-
-    /// Returns the offset of each pixel of a vector in a row; `None` for padding.
-    #[inline(always)]
-    fn pixels<const P: usize>(&self, first: isize) -> [Option<usize>; P] {
-        std::array::from_fn(|index| {
-            let column = first + (index * self.row.stride) as isize;
-            (0..self.width).contains(&column).then(|| column as usize * self.n_channels)
-        })
     }
 
     /// Loads the block's codes of `P` pixels of a row.
@@ -161,11 +127,7 @@ impl Block<'_> {
     unsafe fn multiply<const P: usize>(&self, first: usize, lines: &[TapLine]) -> [__m512i; VECTORS] {
         let (row, weights) = (self.row, self.blocks.weights);
         let (per_column, n_columns) = (weights.per_column(), weights.kernel[1]);
-        let between = P * row.stride * per_column;
-        let lines = &lines[first * between..];
-        // Four vectors of outputs, and as many lines after the first as their last tap.
-        assert!(lines.len() > (VECTORS - 1) * between + ((n_columns - 1) * row.dilation + 1) * per_column - 1);
-        let codes = &weights.codes[self.index * n_columns * per_column * 64..][..n_columns * per_column * 64];
+        let ((lines, between), codes) = (self.lines_of(P, first, lines), self.codes());
         let mut sums = [[_mm512_setzero_si512(); 4]; VECTORS];
         let numbers = self.index * CHANNELS..(self.index + 1) * CHANNELS;
         let zeros = &self.blocks.zeros[numbers];
