@@ -224,8 +224,10 @@ macro_rules! products {
                 out: &mut $out,
             ) {
                 // SAFETY: guaranteed by the caller.
-                let sums = unsafe { sums::<M, U>(rows, first, (weights, ahead), epilogue.start()) };
-                epilogue.store(&sums, first, rows, out);
+                unsafe {
+                    let sums = sums::<M, U>(rows, first, (weights, ahead), epilogue.start());
+                    epilogue.store(&sums, first, rows, out);
+                }
             }
 
             /// Returns the sums of [`tile`], which begin with `start`. They stay in registers, because no index is computed at run time.

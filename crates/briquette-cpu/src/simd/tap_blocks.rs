@@ -171,6 +171,7 @@ impl<'a> TapBlock<'a> {
     ///
     /// # Panics
     /// If lines are missing.
+    #[inline(always)]
     pub(super) fn lines_of<'l>(&self, n_pixels: usize, first: usize, lines: &'l [TapLine]) -> (&'l [TapLine], usize) {
         let (row, weights) = (self.row, self.blocks.weights);
         let per_column = weights.per_column();
@@ -183,6 +184,7 @@ impl<'a> TapBlock<'a> {
     }
 
     /// Returns the weights of the block.
+    #[inline(always)]
     pub(super) fn codes(&self) -> &[i8] {
         let n = self.blocks.weights.kernel[1] * self.blocks.weights.per_column() * CHANNELS;
         &self.blocks.weights.codes[self.index * n..][..n]

@@ -154,29 +154,32 @@ impl TapBlock<'_> {
                 column = column.add(row.dilation * per_column);
             }
         }
-        self.rounded(sums)
+        // SAFETY: this function has the instructions.
+        unsafe { self.rounded(sums) }
     }
 
-    /// Rounds sums to codes `[pixel, channel]`.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    fn rounded(&self, sums: [[__m512i; 4]; VECTORS]) -> [__m512i; VECTORS] {
+    /// Rounds sums to codes `[pixel, channel]`. Always inlined, because sums are in registers.
+    ///
+    /// # Safety
+    /// The caller has the instructions of [`Self::multiply`].
+    #[inline(always)]
+    unsafe fn rounded(&self, sums: [[__m512i; 4]; VECTORS]) -> [__m512i; VECTORS] {
         let numbers = self.index * CHANNELS..(self.index + 1) * CHANNELS;
         let (factors, shifts) = (&self.blocks.factors[numbers.clone()], &self.blocks.shifts[numbers]);
-        let bounds = ByteBounds::new(self.blocks.bounds);
-        let mut steps = sums;
-        for r in 0..4 {
-            // SAFETY: there are 64 numbers for each block.
-            let (factor, shift) = unsafe {
-                (_mm512_loadu_ps(factors.as_ptr().add(16 * r)), _mm512_loadu_ps(shifts.as_ptr().add(16 * r)))
-            };
-            for steps in &mut steps {
-                steps[r] = bounds.steps(steps[r], factor, shift);
+        let (mut steps, mut codes) = (sums, sums.map(|sums| sums[0]));
+        // SAFETY: guaranteed by the caller; there are 64 numbers for each block.
+        unsafe {
+            let bounds = ByteBounds::new(self.blocks.bounds);
+            for r in 0..4 {
+                let factor = _mm512_loadu_ps(factors.as_ptr().add(16 * r));
+                let shift = _mm512_loadu_ps(shifts.as_ptr().add(16 * r));
+                for steps in &mut steps {
+                    steps[r] = bounds.steps(steps[r], factor, shift);
+                }
             }
-        }
-        let mut codes = [_mm512_setzero_si512(); VECTORS];
-        for (codes, [r0, r1, r2, r3]) in codes.iter_mut().zip(steps) {
-            *codes = bounds.bytes([_mm512_packs_epi32(r0, r1), _mm512_packs_epi32(r2, r3)]);
+            for (codes, [r0, r1, r2, r3]) in codes.iter_mut().zip(steps) {
+                *codes = bounds.bytes([_mm512_packs_epi32(r0, r1), _mm512_packs_epi32(r2, r3)]);
+            }
         }
         codes
     }

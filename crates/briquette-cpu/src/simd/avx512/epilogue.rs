@@ -24,21 +24,25 @@ impl<'a> PanelEpilogue<'a> {
         [_mm512_setzero_si512(); 2]
     }
 
-    /// Writes outputs of rows starting at `first`. See [`finish`](crate::simd::scalar::finish).
+    /// Writes outputs of rows starting at `first`. See [`finish`](crate::simd::scalar::finish). Always inlined, because sums are in
+    /// registers.
     ///
     /// # Panics
     /// If rows or outputs are out of range.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    pub(super) fn store(&self, sums: &[[__m512i; 2]], first: usize, rows: RowBlock, out: &mut OutputBlock) {
+    ///
+    /// # Safety
+    /// The caller has AVX-512 F.
+    #[inline(always)]
+    pub(super) unsafe fn store(&self, sums: &[[__m512i; 2]], first: usize, rows: RowBlock, out: &mut OutputBlock) {
         let columns = self.columns;
         let (zeros, scales) = (&rows.zeros[first..first + sums.len()], &rows.scales[first..first + sums.len()]);
         assert_eq!(out.n_cols(), columns.n, "outputs of a panel");
         for (i, ((sums, &zero), &scale)) in sums.iter().zip(zeros).zip(scales).enumerate() {
-            let (zero, scale, out) = (_mm512_set1_epi32(zero), _mm512_set1_ps(scale), out.row_start(first + i));
-            for (j, sums) in sums.iter().enumerate() {
-                // SAFETY: the arrays have 32 elements and `j` is 0 or 1; the mask covers existing columns only.
-                unsafe {
+            let out = out.row_start(first + i);
+            // SAFETY: the caller has the instructions. The arrays have 32 elements and `j` is 0 or 1; the mask covers existing columns only.
+            unsafe {
+                let (zero, scale) = (_mm512_set1_epi32(zero), _mm512_set1_ps(scale));
+                for (j, sums) in sums.iter().enumerate() {
                     let column_sums = _mm512_load_si512(columns.sums.as_ptr().add(16 * j).cast());
                     let sums = _mm512_sub_epi32(*sums, _mm512_mullo_epi32(zero, column_sums));
                     let values = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), scale);
@@ -64,7 +68,8 @@ pub(in crate::simd) fn finish_rows(
     for (i, sums) in sums.iter().enumerate() {
         // SAFETY: 16 of 32 elements, from 0 or 16 on.
         let sums = [0, 16].map(|at| unsafe { _mm512_loadu_si512(sums.as_ptr().add(at).cast()) });
-        epilogue.store(&[sums], first + i, rows, out);
+        // SAFETY: this function has the instructions.
+        unsafe { epilogue.store(&[sums], first + i, rows, out) };
     }
 }
 
@@ -143,13 +148,15 @@ impl CodeEpilogue {
         self.zeros
     }
 
-    /// Writes codes of rows starting at `first`.
+    /// Writes codes of rows starting at `first`. Always inlined, because sums are in registers.
     ///
     /// # Panics
     /// If rows or outputs are out of range.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    pub(super) fn store<const M: usize>(
+    ///
+    /// # Safety
+    /// The caller has AVX-512 F, BW and VL.
+    #[inline(always)]
+    pub(super) unsafe fn store<const M: usize>(
         &self,
         sums: &[[__m512i; 2]; M],
         first: usize,
@@ -164,7 +171,7 @@ impl CodeEpilogue {
             ($($row:literal)*) => {
                 $(if $row < M {
                     let next = if $row + 1 < M { $row + 1 } else { $row };
-                    // SAFETY: the rows were just sliced.
+                    // SAFETY: the rows were just sliced; the caller has the instructions.
                     unsafe { self.store_pair([&sums[$row % M], &sums[next % M]], $row + 1 < M, codes, stride) };
                     codes = codes.wrapping_add(2 * stride);
                 })*
