@@ -38,7 +38,7 @@ mod tests;
 
 pub use briquette_cpu::float::ActivationFunction;
 pub use device::fuses;
-pub use functions::{activate, add_norm, attention, gelu, layer_norm, rms_norm, rotate, swiglu};
+pub use functions::{activate, add_norm, attention, gelu, layer_norm, relu, rms_norm, rotate, swiglu};
 pub use gpu::{attend, attends, on_gpu, rotate_by_tables, softmax};
 pub use ops::{AttentionHeads, FusedGrads, FusedOps, KeptHeads, RowNorm, ScoreRows};
 pub use parts::in_parts;

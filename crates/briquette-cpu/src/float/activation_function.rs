@@ -1,4 +1,4 @@
-//! Sigmoid, tanh and the activation functions made of them.
+//! Activation functions: sigmoid, tanh, those made of them, and functions of pieces such as ReLU.
 #![allow(unsafe_code)]
 
 use super::loops::{exp, on_path};
@@ -29,6 +29,14 @@ pub enum ActivationFunction {
     GeluTanh,
     /// `x * sigmoid(1.702 x)`, an approximation of GELU.
     QuickGelu,
+    /// `max(x, 0)`.
+    Relu,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
+    /// `min(max(x + 3, 0), 6) / 6`.
+    HardSigmoid,
+    /// `x * min(max(x + 3, 0), 6) / 6`.
+    HardSwish,
 }
 
 /// Applies a function to every element in place, within 5e-7 of the exact function per unit of `max(1, |x|)`.
@@ -71,6 +79,10 @@ fn activate_all(function: ActivationFunction, x: &mut [f32]) {
         ActivationFunction::Tanh => change(x, tanh),
         ActivationFunction::GeluTanh => change(x, |x| 0.5 * x * (1.0 + tanh(gelu_argument(x)))),
         ActivationFunction::QuickGelu => change(x, |x| x * sigmoid(QUICK * x)),
+        ActivationFunction::Relu => change(x, |x| if x < 0.0 { 0.0 } else { x }),
+        ActivationFunction::Relu6 => change(x, relu6),
+        ActivationFunction::HardSigmoid => change(x, |x| relu6(x + 3.0) / 6.0),
+        ActivationFunction::HardSwish => change(x, |x| x * (relu6(x + 3.0) / 6.0)),
     }
 }
 
@@ -89,6 +101,10 @@ fn grad_all(function: ActivationFunction, x: &[f32], dy: &mut [f32]) {
         ActivationFunction::Tanh => scale(x, dy, |x| 1.0 - tanh(x) * tanh(x)),
         ActivationFunction::GeluTanh => scale(x, dy, gelu_slope),
         ActivationFunction::QuickGelu => scale(x, dy, |x| gated_slope(sigmoid(QUICK * x), QUICK * x)),
+        ActivationFunction::Relu => scale(x, dy, |x| if x > 0.0 { 1.0 } else { 0.0 }),
+        ActivationFunction::Relu6 => scale(x, dy, |x| if x > 0.0 && x < 6.0 { 1.0 } else { 0.0 }),
+        ActivationFunction::HardSigmoid => scale(x, dy, |x| if x.abs() < 3.0 { 1.0 / 6.0 } else { 0.0 }),
+        ActivationFunction::HardSwish => scale(x, dy, hard_swish_slope),
     }
 }
 
@@ -97,6 +113,20 @@ fn scale(x: &[f32], dy: &mut [f32], slope: impl Fn(f32) -> f32) {
     for (x, dy) in x.iter().zip(dy) {
         *dy *= slope(*x);
     }
+}
+
+/// Returns `min(max(x, 0), 6)`; NaN stays NaN.
+#[inline(always)]
+fn relu6(x: f32) -> f32 {
+    let positive = if x < 0.0 { 0.0 } else { x };
+    if positive > 6.0 { 6.0 } else { positive }
+}
+
+#[inline(always)]
+fn hard_swish_slope(x: f32) -> f32 {
+    let inside = (2.0 * x + 3.0) / 6.0;
+    let below = if x > -3.0 { inside } else { 0.0 };
+    if x < 3.0 { below } else { 1.0 }
 }
 
 #[inline(always)]
@@ -143,13 +173,19 @@ fn gelu_slope(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    const ALL: [ActivationFunction; 5] = [
+    const ALL: [ActivationFunction; 9] = [
         ActivationFunction::Sigmoid,
         ActivationFunction::Silu,
         ActivationFunction::Tanh,
         ActivationFunction::GeluTanh,
         ActivationFunction::QuickGelu,
+        ActivationFunction::Relu,
+        ActivationFunction::Relu6,
+        ActivationFunction::HardSigmoid,
+        ActivationFunction::HardSwish,
     ];
+    /// Where the functions of pieces have no derivative.
+    const EDGES: [f64; 4] = [-3.0, 0.0, 3.0, 6.0];
 
     fn exact(function: ActivationFunction, x: f64) -> f64 {
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
@@ -161,6 +197,10 @@ mod tests {
                 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
             }
             ActivationFunction::QuickGelu => x * sigmoid(1.702 * x),
+            ActivationFunction::Relu => x.max(0.0),
+            ActivationFunction::Relu6 => x.clamp(0.0, 6.0),
+            ActivationFunction::HardSigmoid => (x + 3.0).clamp(0.0, 6.0) / 6.0,
+            ActivationFunction::HardSwish => x * ((x + 3.0).clamp(0.0, 6.0) / 6.0),
         }
     }
 
@@ -205,10 +245,27 @@ mod tests {
                 grad_on(level, function, &inputs(), &mut dy);
                 for (x, dy) in inputs().into_iter().zip(dy) {
                     let x = f64::from(x);
+                    let has_pieces = function as usize >= ActivationFunction::Relu as usize;
+                    if has_pieces && EDGES.iter().any(|edge| (x - edge).abs() < 2.0 * STEP) {
+                        continue;
+                    }
                     let slope = (exact(function, x + STEP) - exact(function, x - STEP)) / (2.0 * STEP);
                     assert!((f64::from(dy) - 2.0 * slope).abs() < 1e-5, "{function:?} {level} {x}: {dy} {slope}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn outside_of_its_piece_a_gradient_is_zero() {
+        for (function, x, expected) in [
+            (ActivationFunction::Relu, [-1.0, 0.0, 7.0], [0.0, 0.0, 2.0]),
+            (ActivationFunction::Relu6, [0.0, 5.0, 6.0], [0.0, 2.0, 0.0]),
+            (ActivationFunction::HardSwish, [-3.0, 3.0, 9.0], [0.0, 2.0, 2.0]),
+        ] {
+            let mut dy = [2.0; 3];
+            activate_grad(function, &x, &mut dy);
+            assert_eq!(dy, expected, "{function:?}");
         }
     }
 

@@ -3,9 +3,8 @@
 use super::value::{AnyTensor, BinaryFunction, with_tensor};
 use briquette_graph::op::{ElementFunction, PoolWindow, Reduction, same_zeros};
 use briquette_ops::compressed::max_pool2d;
-use briquette_ops::fused::{ActivationFunction, activate};
+use briquette_ops::fused::{ActivationFunction, activate, relu};
 use burn::tensor::Tensor;
-use burn::tensor::activation::{hard_swish, relu};
 use burn::tensor::module::avg_pool2d;
 use burn::tensor::ops::AvgPoolOptions;
 
@@ -15,12 +14,12 @@ pub(super) fn apply(function: ElementFunction, x: AnyTensor) -> AnyTensor {
         ElementFunction::Gelu => briquette_ops::fused::gelu(x),
         ElementFunction::GeluTanh => activate(x, ActivationFunction::GeluTanh),
         ElementFunction::Relu => relu(x),
-        ElementFunction::Relu6 => x.clamp(0.0, 6.0),
+        ElementFunction::Relu6 => activate(x, ActivationFunction::Relu6),
         ElementFunction::Silu => activate(x, ActivationFunction::Silu),
         ElementFunction::Sigmoid => activate(x, ActivationFunction::Sigmoid),
         ElementFunction::Tanh => activate(x, ActivationFunction::Tanh),
-        ElementFunction::HardSwish => hard_swish(x),
-        ElementFunction::HardSigmoid => (x + 3.0).clamp(0.0, 6.0) / 6.0,
+        ElementFunction::HardSwish => activate(x, ActivationFunction::HardSwish),
+        ElementFunction::HardSigmoid => activate(x, ActivationFunction::HardSigmoid),
         ElementFunction::QuickGelu => activate(x, ActivationFunction::QuickGelu),
         ElementFunction::Neg => -x,
         ElementFunction::Square => x.powi_scalar(2),

@@ -17,7 +17,7 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as FusedOps>::fused_gelu(x.into_dispatch()))
 }
 
-/// Computes sigmoid, SiLU, tanh or an approximation of GELU: see [`activate`](briquette_cpu::float::activate()).
+/// Computes an activation function: see [`activate`](briquette_cpu::float::activate()).
 ///
 /// Uses burn's own operations if there is no fused version.
 pub fn activate<const D: usize>(x: Tensor<D>, function: ActivationFunction) -> Tensor<D> {
@@ -30,7 +30,16 @@ pub fn activate<const D: usize>(x: Tensor<D>, function: ActivationFunction) -> T
         ActivationFunction::Tanh => activation::tanh(x),
         ActivationFunction::GeluTanh => activation::gelu_approximate(x),
         ActivationFunction::QuickGelu => x.clone() * activation::sigmoid(x * 1.702),
+        ActivationFunction::Relu => activation::relu(x),
+        ActivationFunction::Relu6 => x.clamp(0.0, 6.0),
+        ActivationFunction::HardSigmoid => (x + 3.0).clamp(0.0, 6.0) / 6.0,
+        ActivationFunction::HardSwish => activation::hard_swish(x),
     }
+}
+
+/// Computes `max(x, 0)`: see [`activate`]. With autodiff, this is burn's own, which keeps the output for the gradient instead of the input.
+pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    if x.device().is_autodiff() { activation::relu(x) } else { activate(x, ActivationFunction::Relu) }
 }
 
 /// Computes the layer norm of `x + shortcut`: see [`add_norm`](briquette_cpu::float::add_norm()).

@@ -41,6 +41,10 @@ fn activations_and_gradients_agree_with_burn() {
         (ActivationFunction::Tanh, activation::tanh),
         (ActivationFunction::GeluTanh, activation::gelu_approximate),
         (ActivationFunction::QuickGelu, |x| x.clone() * activation::sigmoid(x * 1.702)),
+        (ActivationFunction::Relu, activation::relu),
+        (ActivationFunction::Relu6, |x| x.clamp(0.0, 6.0)),
+        (ActivationFunction::HardSigmoid, |x| (x + 3.0).clamp(0.0, 6.0) / 6.0),
+        (ActivationFunction::HardSwish, activation::hard_swish),
     ] {
         assert!(far_by([activate(view(), function), of_burn(view())], [&gate]) < 1e-5, "{function:?}");
     }
