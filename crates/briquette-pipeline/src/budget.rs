@@ -79,7 +79,8 @@ pub fn predicted(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Resu
 
 /// Returns the draft of an output with weight files of at most `most` bytes, and its report.
 ///
-/// Uses the step sizes that `steps` returns for a factor of 1, or for the smallest larger factor that fits.
+/// Uses the step sizes that `steps` returns for a factor of 1, or for the smallest larger factor that fits. The results of weight updates
+/// are stored in `scratch`.
 ///
 /// # Errors
 /// - Config: no factor fits.
@@ -89,13 +90,14 @@ pub(crate) fn within(
     n_weights: usize,
     steps: &dyn Fn(f64) -> Result<Recipe>,
     options: &RunOptions,
-    origin: &Origin,
+    (origin, scratch): (&Origin, &Path),
 ) -> Result<(Draft, Report)> {
     let (mut factor, mut clock) = (1.0_f64, AttemptClock::start());
     for _ in 0..ATTEMPTS {
         let since = Instant::now();
         clock.n_attempts += 1;
-        let found = match draft_of_size(&steps(factor)?, options, origin, None, Some(SizeRange { least: 0, most }))? {
+        let (recipe, scratch) = (steps(factor)?, scratch.join(format!("times-{factor:.4}")));
+        let found = match draft_of_size(&recipe, options, origin, Some(&scratch), Some(SizeRange { least: 0, most }))? {
             Drafted::Done(draft, mut report) => {
                 clock.add_others(&mut report, origin, since.elapsed().as_secs_f64());
                 return Ok((draft, *report));

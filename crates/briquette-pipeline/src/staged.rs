@@ -162,12 +162,10 @@ impl Chain<'_> {
         }
         let (model, origin) = run.run()?;
         let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };
+        let scratch = work.part(recipe.parts.len(), Work::SOLVED);
         let (draft, mut report) = match &steps {
-            Some(found) => found.draft(&last, options, &origin)?,
-            None => {
-                let scratch = work.part(recipe.parts.len(), Work::SOLVED);
-                compressed_draft(&last, options, &origin, Some(&scratch))?
-            }
+            Some(found) => found.draft(&last, options, &origin, &scratch)?,
+            None => compressed_draft(&last, options, &origin, Some(&scratch))?,
         };
         finish(&mut report, &origin, &draft)?;
         if !self.is_shared {

@@ -12,7 +12,7 @@ use briquette_formats::{Checkpoint, Draft, InputFile, OutputFormat, TensorSource
 use briquette_recipe::{GivenScheme, Recipe, Target};
 use briquette_writer::RunOptions;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The rounding before such a training.
 pub(super) struct FoundSteps {
@@ -58,25 +58,31 @@ impl FoundSteps {
     /// Returns the draft of the last stages for a trained model, and its report.
     ///
     /// The model is rounded to the step sizes of the training, or to slightly larger ones if that exceeds the
-    /// budget. Codes on a trellis with larger steps are chosen by GPTQ again.
+    /// budget. Codes with larger steps are chosen as the recipe says, such as by GPTQ; `scratch` is for its results.
     ///
     /// # Errors
     /// See [`run()`](crate::run()).
-    pub(super) fn draft(&self, last: &Recipe, options: &RunOptions, origin: &Origin) -> Result<(Draft, Report)> {
+    pub(super) fn draft(
+        &self,
+        last: &Recipe,
+        options: &RunOptions,
+        origin: &Origin,
+        scratch: &Path,
+    ) -> Result<(Draft, Report)> {
         // A training drops tensors that the network lacks, such as an unused pooler.
         let trained = Checkpoint::open(&last.model)?;
         let names: BTreeSet<&str> = trained.tensors().iter().map(|info| info.name.as_str()).collect();
         let mut allocation = self.allocation.clone();
         allocation.tensors.retain(|tensor| names.contains(tensor.name.as_str()));
         let n_weights: usize = allocation.tensors.iter().map(|tensor| tensor.n_weights).sum();
-        let has_trellis = allocation.tensors.iter().any(|tensor| tensor.scheme.contains("-trellis"));
         let steps = |factor: f64| {
             let chosen = last.with_schemes(&given(&allocation, factor)?)?;
-            Ok(if has_trellis && factor > 1.0 { chosen } else { chosen.to_nearest() })
+            // Trained weights are on the steps of the training, so those of larger steps are not simply the nearest.
+            Ok(if factor > 1.0 { chosen } else { chosen.to_nearest() })
         };
         let rounded = Some(self.model.clone());
         let origin = Origin { allocation: Some(allocation.clone()), rounded, ..origin.clone() };
-        budget::within(self.most, n_weights, &steps, options, &origin)
+        budget::within(self.most, n_weights, &steps, options, (&origin, scratch))
     }
 }
 
