@@ -46,6 +46,14 @@ fn error(document: &Value) -> f64 {
     metrics["cosine"].as_f64().map(|cosine| 1.0 - cosine).or(metrics["kl"].as_f64()).unwrap()
 }
 
+/// Returns the version of the format of `out`, and how many of its tensors have scales of columns.
+fn version_and_columns(sandbox: &Sandbox) -> (u64, usize) {
+    let manifest: Value = serde_json::from_slice(&std::fs::read(sandbox.path("out/briquette.json")).unwrap()).unwrap();
+    let has_columns = |entry: &&Value| entry["coding"]["codes"]["column_scale"] == true;
+    let n = manifest["tensors"].as_object().unwrap().values().filter(has_columns).count();
+    (manifest["version"].as_u64().unwrap(), n)
+}
+
 #[test]
 fn large_inputs_lose_less_and_all_forms_of_the_output_agree() {
     for model in ["bert-tiny", "llama-tied"] {
@@ -57,12 +65,8 @@ fn large_inputs_lose_less_and_all_forms_of_the_output_agree() {
         assert!(error(&found) < 0.5 * error(&plain), "{model}: {} after {}", error(&found), error(&plain));
         let held = |document: &Value| document["after"]["held"]["int8"]["n_tensors"].as_u64().unwrap();
         assert_eq!(held(&found), held(&plain), "{model}: the same layers multiply integers");
-        let manifest: Value =
-            serde_json::from_slice(&std::fs::read(sandbox.path("out/briquette.json")).unwrap()).unwrap();
-        assert_eq!(manifest["version"], 7);
-        let has_columns = |entry: &&Value| entry["coding"]["codes"]["column_scale"] == true;
-        let n = manifest["tensors"].as_object().unwrap().values().filter(has_columns).count();
-        assert!(n >= 12, "{model}: {n}");
+        let (version, n) = version_and_columns(&sandbox);
+        assert!(version == 7 && n >= 12, "{model}: {version}, {n}");
         // The same values in other forms.
         for (form, flags) in [("entropy", "--to briquette --storage entropy"), ("dense", "--to dense")] {
             sandbox.ok(&format!("export out {flags} -o {form} --quiet"));
@@ -128,6 +132,26 @@ fn updated_weights_follow_the_data_and_a_killed_run_gives_the_same_bytes() {
 }
 
 #[test]
+fn a_budget_with_int8_inputs_takes_scales_of_columns() {
+    let sandbox = with_outliers("bert-tiny");
+    let budget = "compress bert-tiny --bits 5 --data sentences.txt --max-length 32 --quiet";
+    sandbox.ok(&format!("{budget} -o plain --quantize step-dynamic"));
+    for (flags, has_columns) in [("step-dynamic", true), ("step-dynamic --experimental trellis", true), ("step", false)]
+    {
+        let report = sandbox.json(&format!("{budget} -o out --quantize {flags} --column-scales --force"));
+        sandbox.ok("verify out");
+        let [found, most] =
+            ["/after/file_bytes", "/allocation/most_bytes"].map(|key| report.pointer(key).unwrap().as_u64());
+        assert!(found <= most, "{flags}: {report}");
+        assert_eq!(version_and_columns(&sandbox).1 >= 12, has_columns, "{flags}");
+        if flags == "step-dynamic" {
+            let [plain, scaled] = ["plain", "out"].map(|out| error(&evaluated(&sandbox, "bert-tiny", out)));
+            assert!(scaled < 0.9 * plain, "{scaled} after {plain}");
+        }
+    }
+}
+
+#[test]
 fn settings_without_scales_of_columns_are_refused_in_one_line() {
     let sandbox = with_outliers("bert-tiny");
     let before = sandbox.files("");
@@ -135,7 +159,6 @@ fn settings_without_scales_of_columns_are_refused_in_one_line() {
     let cases = [
         (format!("{compress} --quantize int8"), 2, "statistics: missing; column_scales needs layer inputs"),
         (format!("{compress} --statistics stats"), 2, "--quantize"),
-        (format!("{compress} --quantize step --bits 4 --statistics stats"), 2, "a budget does not choose them"),
         (
             format!("{compress} --quantize int4-g8 --reconstruct signround --data sentences.txt"),
             2,

@@ -303,19 +303,16 @@ fn scheme_of(raw: &RawQuantize) -> Result<Scheme> {
         scheme.weights.scale = scale;
     }
     scheme.weights.has_columns = raw.scales_columns();
-    check_columns(raw, &scheme)?;
+    check_columns(raw)?;
     Ok(scheme)
 }
 
-/// Refuses scales of columns together with settings that do not know them.
-fn check_columns(raw: &RawQuantize, scheme: &Scheme) -> Result<()> {
-    let message = match () {
-        () if !raw.scales_columns() => return Ok(()),
-        () if raw.reconstruct.is_some() => "signround does not learn with them; remove one of the two",
-        () if scheme.is_open() => "a budget does not choose them; set a scheme with a size, such as int8-dynamic",
-        () => return Ok(()),
-    };
-    Err(Error::config(format!("column_scales: {message}")))
+/// Refuses scales of columns together with SignRound.
+fn check_columns(raw: &RawQuantize) -> Result<()> {
+    if raw.scales_columns() && raw.reconstruct.is_some() {
+        return Err(Error::config("column_scales: signround does not learn with them; remove one of the two"));
+    }
+    Ok(())
 }
 
 /// The types of scales.

@@ -8,7 +8,7 @@ use crate::parse::raw::{RawOverride, RawQuantize, RawStage, StageKeys};
 use crate::parse::recipe::Recipe;
 use crate::parse::stage::{ModelStage, RecipePart, Stage};
 use briquette_core::{Error, Result, Role};
-use briquette_methods::quant::{Rounding, Scheme};
+use briquette_methods::quant::{QuantSpec, Rounding, Scheme};
 use std::collections::BTreeSet;
 
 /// The roles that a budget may prune: the same as those that it may quantize.
@@ -41,13 +41,14 @@ impl Recipe {
         let (idle, running): (Vec<&GivenScheme>, Vec<&GivenScheme>) = schemes.iter().partition(|given| given.is_idle);
         let mut scale = None;
         for stage in recipe.quantize_stages().filter(|stage| stage.is_open()) {
-            let of_stage = stage.scheme.weights.scale;
+            let of_stage = stage.scheme.weights;
             close(&mut stage.scheme);
             stage.overrides.iter_mut().for_each(|(_, scheme)| close(scheme));
             for given in &running {
                 let mut scheme = scheme_of(given)?;
+                scheme.weights.has_columns = of_stage.has_columns;
                 if !scheme.weights.range.is_step() {
-                    (scheme.weights.scale, scale) = (of_stage, Some(of_stage));
+                    (scheme.weights.scale, scale) = (of_stage.scale, Some(of_stage.scale));
                 }
                 stage.found.insert(given.name.clone(), scheme);
             }
@@ -173,7 +174,8 @@ fn override_of(given: &GivenScheme) -> RawOverride {
 /// Replaces an open scheme by int8; every tensor that it applies to has its own override.
 fn close(scheme: &mut Scheme) {
     if scheme.is_open() {
-        *scheme = Scheme { activations: scheme.activations, ..Scheme::INT8 };
+        let weights = QuantSpec { has_columns: scheme.weights.has_columns, ..Scheme::INT8.weights };
+        *scheme = Scheme { weights, activations: scheme.activations };
     }
 }
 
