@@ -19,11 +19,13 @@ impl<'a> RowBlock<'a> {
         self.scales.len()
     }
 
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn len(&self) -> usize {
         self.n_rows()
     }
 
     /// Returns the number of runs in a row, and the distance between them.
+    #[cfg(target_arch = "x86_64")]
     pub(super) const fn runs(&self) -> [usize; 2] {
         [1, 0]
     }
@@ -50,11 +52,13 @@ pub(crate) struct PatchRows<'a> {
 }
 
 impl PatchRows<'_> {
+    #[cfg(target_arch = "x86_64")]
     pub(super) const fn len(&self) -> usize {
         self.n_rows
     }
 
     /// Returns the number of runs in a row, and the distance between them.
+    #[cfg(target_arch = "x86_64")]
     pub(super) const fn runs(&self) -> [usize; 2] {
         [self.n_runs, self.between]
     }

@@ -121,6 +121,7 @@ impl TapRow<'_> {
 }
 
 /// Up to 64 channels of a row of outputs.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has kernels for them"))]
 pub(super) struct TapBlock<'a> {
     pub(super) row: &'a TapRow<'a>,
     pub(super) blocks: &'a TapBlocks<'a>,
