@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 mod depthwise;
-mod epilogue;
+mod finish;
 
 use super::block::OutputBlock;
 use super::column_quantizers::{ColumnQuantizers, ColumnRanges};
@@ -15,7 +15,7 @@ use super::row_quantizer::{RowQuantizer, ValueRange};
 use super::scalar;
 use crate::activations::ActivationGrid;
 pub(super) use depthwise::{vnni::depthwise_row as depthwise_row_vnni, widened::depthwise_row};
-use epilogue::{CodeEpilogue, PanelEpilogue};
+use finish::{CodeFinish, PanelFinish};
 use std::arch::x86_64::*;
 
 /// Rows that are multiplied together: 12 sums, 2 vectors of weights and a code in 16 registers.
@@ -62,16 +62,17 @@ fn multiply_vnni(sums: __m256i, codes: __m256i, weights: __m256i) -> __m256i {
 
 /// Defines a module whose `multiply` multiplies rows by panels.
 macro_rules! products {
-    ($module:ident, $features:literal, $product:ident, $rows:ty, $epilogue:ident, $out:ty) => {
+    ($module:ident, $features:literal, $product:ident, $rows:ident, $finish:ident, $out:ident) => {
         mod $module {
-            use super::*;
+            use super::{MAX_ROWS, PANEL, $finish, $out, $product, $rows};
+            use std::arch::x86_64::*;
 
             /// Multiplies all rows by a panel, in tiles of similar height.
             ///
             /// # Safety
             /// Rows are at least as long as the panel is deep, in whole groups of each run.
             #[target_feature(enable = $features)]
-            pub(super) unsafe fn multiply(rows: $rows, panel: &[i8], epilogue: &$epilogue, out: &mut $out) {
+            pub(super) unsafe fn multiply(rows: $rows, panel: &[i8], finish: &$finish, out: &mut $out) {
                 let n_tiles = rows.len().div_ceil(MAX_ROWS);
                 let mut first = 0;
                 for i in 0..n_tiles {
@@ -79,12 +80,12 @@ macro_rules! products {
                     // SAFETY: rows `first..first + m` exist; the caller guarantees the rest.
                     unsafe {
                         match m {
-                            1 => tile::<1, 4>(rows, first, panel, epilogue, out),
-                            2 => tile::<2, 2>(rows, first, panel, epilogue, out),
-                            3 => tile::<3, 2>(rows, first, panel, epilogue, out),
-                            4 => tile::<4, 1>(rows, first, panel, epilogue, out),
-                            5 => tile::<5, 1>(rows, first, panel, epilogue, out),
-                            _ => tile::<MAX_ROWS, 1>(rows, first, panel, epilogue, out),
+                            1 => tile::<1, 4>(rows, first, panel, finish, out),
+                            2 => tile::<2, 2>(rows, first, panel, finish, out),
+                            3 => tile::<3, 2>(rows, first, panel, finish, out),
+                            4 => tile::<4, 1>(rows, first, panel, finish, out),
+                            5 => tile::<5, 1>(rows, first, panel, finish, out),
+                            _ => tile::<MAX_ROWS, 1>(rows, first, panel, finish, out),
                         }
                     }
                     first += m;
@@ -100,12 +101,12 @@ macro_rules! products {
                 rows: $rows,
                 first: usize,
                 panel: &[i8],
-                epilogue: &$epilogue,
+                finish: &$finish,
                 out: &mut $out,
             ) {
                 let codes = &rows.codes[first * rows.stride..];
                 let mut sums = [[0_i32; PANEL]; M];
-                for half in 0..epilogue.n().div_ceil(PANEL / 2) {
+                for half in 0..finish.n().div_ceil(PANEL / 2) {
                     // SAFETY: the caller guarantees the rows.
                     let vectors = unsafe {
                         half_sums::<M, U>(codes, rows.stride, rows.runs(), panel.get(64 * half..).unwrap_or_default())
@@ -118,7 +119,7 @@ macro_rules! products {
                         }
                     }
                 }
-                epilogue.store(&sums, first, rows, out);
+                finish.store(&sums, first, rows, out);
             }
 
             /// Returns the sums of the 16 outputs whose weights are the first 64 bytes of each group.
@@ -186,10 +187,10 @@ macro_rules! products {
     };
 }
 
-products!(widened, "avx2", multiply_widened, RowBlock, PanelEpilogue, OutputBlock);
-products!(vnni, "avx2,avxvnni", multiply_vnni, RowBlock, PanelEpilogue, OutputBlock);
-products!(widened_codes, "avx2", multiply_widened, PatchRows, CodeEpilogue, RoundedRows);
-products!(vnni_codes, "avx2,avxvnni", multiply_vnni, PatchRows, CodeEpilogue, RoundedRows);
+products!(widened, "avx2", multiply_widened, RowBlock, PanelFinish, OutputBlock);
+products!(vnni, "avx2,avxvnni", multiply_vnni, RowBlock, PanelFinish, OutputBlock);
+products!(widened_codes, "avx2", multiply_widened, PatchRows, CodeFinish, RoundedRows);
+products!(vnni_codes, "avx2,avxvnni", multiply_vnni, PatchRows, CodeFinish, RoundedRows);
 
 /// See [`scalar::multiply_panel`].
 ///
@@ -198,7 +199,7 @@ products!(vnni_codes, "avx2,avxvnni", multiply_vnni, PatchRows, CodeEpilogue, Ro
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
     // SAFETY: rows are as deep as the panel.
-    unsafe { widened::multiply(rows, panel, &PanelEpilogue { columns }, out) }
+    unsafe { widened::multiply(rows, panel, &PanelFinish { columns }, out) }
 }
 
 /// See [`scalar::multiply_panel`].
@@ -208,7 +209,7 @@ pub(super) unsafe fn multiply_panel(rows: RowBlock, panel: &[i8], columns: &Pane
 #[target_feature(enable = "avx2,avxvnni")]
 pub(super) unsafe fn multiply_panel_vnni(rows: RowBlock, panel: &[i8], columns: &PanelColumns, out: &mut OutputBlock) {
     // SAFETY: rows are as deep as the panel.
-    unsafe { vnni::multiply(rows, panel, &PanelEpilogue { columns }, out) }
+    unsafe { vnni::multiply(rows, panel, &PanelFinish { columns }, out) }
 }
 
 /// Multiplies patches by a panel, and rounds the outputs to codes.
@@ -223,7 +224,7 @@ pub(super) unsafe fn multiply_to_codes(
     out: &mut RoundedRows,
 ) {
     // SAFETY: guaranteed by the caller.
-    unsafe { widened_codes::multiply(rows, panel, &CodeEpilogue::new(columns, rounding), out) }
+    unsafe { widened_codes::multiply(rows, panel, &CodeFinish::new(columns, rounding), out) }
 }
 
 /// Like [`multiply_to_codes`], with VNNI.
@@ -238,5 +239,5 @@ pub(super) unsafe fn multiply_to_codes_vnni(
     out: &mut RoundedRows,
 ) {
     // SAFETY: guaranteed by the caller.
-    unsafe { vnni_codes::multiply(rows, panel, &CodeEpilogue::new(columns, rounding), out) }
+    unsafe { vnni_codes::multiply(rows, panel, &CodeFinish::new(columns, rounding), out) }
 }

@@ -1,6 +1,6 @@
 //! Depthwise convolutions of codes to codes.
 
-use super::epilogue::{packed, steps};
+use super::finish::{packed, steps};
 use super::{multiply_vnni, multiply_widened};
 use crate::simd::tap_blocks::{CHANNELS, GROUP, TapBlock, TapBlocks, TapLine, TapRow, VECTORS, block_width};
 use std::arch::x86_64::*;

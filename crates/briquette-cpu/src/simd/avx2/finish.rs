@@ -6,12 +6,12 @@ use crate::simd::rounded_rows::{CodeRounding, RoundedRows};
 use crate::simd::scalar;
 use std::arch::x86_64::*;
 
-/// The epilogue of a panel whose outputs are floats.
-pub(super) struct PanelEpilogue<'a> {
+/// Turns sums of a panel into floats.
+pub(super) struct PanelFinish<'a> {
     pub(super) columns: &'a PanelColumns,
 }
 
-impl PanelEpilogue<'_> {
+impl PanelFinish<'_> {
     /// Returns the number of outputs.
     pub(super) const fn n(&self) -> usize {
         self.columns.n
@@ -30,8 +30,8 @@ impl PanelEpilogue<'_> {
     }
 }
 
-/// The epilogue of a panel whose outputs become codes.
-pub(super) struct CodeEpilogue {
+/// Turns sums of a panel into codes.
+pub(super) struct CodeFinish {
     n: usize,
     /// Minus the input's zero point times the sums of weights.
     zeros: [i32; PANEL],
@@ -40,7 +40,7 @@ pub(super) struct CodeEpilogue {
     bounds: [u8; 2],
 }
 
-impl CodeEpilogue {
+impl CodeFinish {
     pub(super) fn new(columns: &PanelColumns, rounding: &CodeRounding) -> Self {
         let padded = |numbers: &[f32]| {
             let mut all = [0.0; PANEL];
