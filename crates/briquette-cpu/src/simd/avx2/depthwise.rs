@@ -147,7 +147,7 @@ fn load<const P: usize>(block: &TapBlock, row: &[u8], pixels: [Option<usize>; P]
         None => &block.row.padding[block.first..],
     };
     match P {
-        1 => load_32(&codes(0)[(HALF * half).min(block.n)..]),
+        1 => load_32(&codes(0)[HALF * half..]),
         2 => load_32(codes(half)),
         _ => _mm256_set_m128i(load_16(codes(2 * half + 1)), load_16(codes(2 * half))),
     }
@@ -157,26 +157,28 @@ fn load<const P: usize>(block: &TapBlock, row: &[u8], pixels: [Option<usize>; P]
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load_32(codes: &[u8]) -> __m256i {
-    let mut all = [0; 32];
-    let codes = codes.first_chunk().unwrap_or_else(|| {
-        all[..codes.len()].copy_from_slice(codes);
-        &all
-    });
     // SAFETY: 32 bytes.
-    unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
+    unsafe { _mm256_loadu_si256(first_codes(codes, &mut [0; 32]).as_ptr().cast()) }
 }
 
 /// Loads 16 codes; those after the end are 0.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load_16(codes: &[u8]) -> __m128i {
-    let mut all = [0; 16];
-    let codes = codes.first_chunk().unwrap_or_else(|| {
-        all[..codes.len()].copy_from_slice(codes);
-        &all
-    });
     // SAFETY: 16 bytes.
-    unsafe { _mm_loadu_si128(codes.as_ptr().cast()) }
+    unsafe { _mm_loadu_si128(first_codes(codes, &mut [0; 16]).as_ptr().cast()) }
+}
+
+/// Returns the first `N` codes. If there are fewer, they are copied to `room`, which has zeros.
+#[inline(always)]
+fn first_codes<'a, const N: usize>(codes: &'a [u8], room: &'a mut [u8; N]) -> &'a [u8; N] {
+    match codes.first_chunk() {
+        Some(codes) => codes,
+        None => {
+            room[..codes.len()].copy_from_slice(codes);
+            room
+        }
+    }
 }
 
 /// Writes one half of the codes of `P` pixels, without those after the end.
