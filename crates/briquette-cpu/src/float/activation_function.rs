@@ -1,4 +1,4 @@
-//! Activation functions: sigmoid, tanh, those made of them, and functions of pieces such as ReLU.
+//! Activation functions: sigmoid, tanh, functions made of them, and piecewise functions such as ReLU.
 #![allow(unsafe_code)]
 
 use super::loops::{exp, on_path};
@@ -184,7 +184,7 @@ mod tests {
         ActivationFunction::HardSigmoid,
         ActivationFunction::HardSwish,
     ];
-    /// Where the functions of pieces have no derivative.
+    /// Where the piecewise functions have no derivative.
     const EDGES: [f64; 4] = [-3.0, 0.0, 3.0, 6.0];
 
     fn exact(function: ActivationFunction, x: f64) -> f64 {
@@ -245,8 +245,8 @@ mod tests {
                 grad_on(level, function, &inputs(), &mut dy);
                 for (x, dy) in inputs().into_iter().zip(dy) {
                     let x = f64::from(x);
-                    let has_pieces = function as usize >= ActivationFunction::Relu as usize;
-                    if has_pieces && EDGES.iter().any(|edge| (x - edge).abs() < 2.0 * STEP) {
+                    let is_piecewise = function as usize >= ActivationFunction::Relu as usize;
+                    if is_piecewise && EDGES.iter().any(|edge| (x - edge).abs() < 2.0 * STEP) {
                         continue;
                     }
                     let slope = (exact(function, x + STEP) - exact(function, x - STEP)) / (2.0 * STEP);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_of_its_piece_a_gradient_is_zero() {
+    fn gradients_of_piecewise_functions_at_and_beyond_their_edges() {
         for (function, x, expected) in [
             (ActivationFunction::Relu, [-1.0, 0.0, 7.0], [0.0, 0.0, 2.0]),
             (ActivationFunction::Relu6, [0.0, 5.0, 6.0], [0.0, 2.0, 0.0]),
