@@ -11,7 +11,7 @@ use crate::memory::{limit_of_host, workers_within};
 use crate::report::{self as report, EvaluationReport, Evidence, Origin, Report, Timing};
 use crate::solve::{self, SolveJob};
 use briquette_core::memory::MemoryLimit;
-use briquette_core::{Result, shown_path};
+use briquette_core::{Error, Result, shown_path};
 use briquette_formats::{ActivationGrids, Checkpoint, Draft, TensorSource, presence, sums};
 use briquette_recipe::Recipe;
 use briquette_writer::plan::Prediction;
@@ -117,7 +117,11 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
 
     let mut plan = plan;
     let since = Instant::now();
-    let job = scratch.filter(|_| solve::is_requested(recipe));
+    let is_requested = solve::is_requested(recipe);
+    if is_requested && scratch.is_none() {
+        return Err(Error::bug("weights are to be updated, but their results have no directory"));
+    }
+    let job = scratch.filter(|_| is_requested);
     let job = job.map(|scratch| SolveJob { recipe, checkpoint, scaled, scratch, workers, options });
     let solved = job.as_ref().map_or(Ok(None), |job| solve::solve(job, &mut plan))?;
     if solved.is_some() {
