@@ -109,7 +109,7 @@ fn remark(counts: &BTreeMap<&str, usize>, n_inputs: usize) -> String {
     let counted = names.iter().filter_map(|(method, name)| Some(format!("{name} for {}", counts.get(method)?)));
     let counted: Vec<String> = counted.collect();
     match counted.is_empty() {
-        true => format!("No scales of columns: none of {n_inputs} layer inputs would lose less with them."),
+        true => format!("No scales of columns: none are known to lower the error of any of {n_inputs} layer inputs."),
         false => {
             let n: usize = counts.values().sum();
             format!("Scales of columns for {n} of {n_inputs} layer inputs: {}.", counted.join(", "))
