@@ -194,6 +194,42 @@ fn tables_store_scales_in_f16_unless_a_head_is_tied_to_them() {
     }
 }
 
+/// Forms whose codes in groups need ONNX's own operators only.
+struct OwnOperators(Forms);
+
+impl WeightForms for OwnOperators {
+    fn linear(&self, weight: &Weight) -> LinearForm {
+        self.0.linear(weight)
+    }
+    fn table(&self, weight: &Weight) -> TableForm {
+        self.0.table(weight)
+    }
+    fn is_transposed_in_memory(&self, weight: &Weight) -> bool {
+        self.0.is_transposed_in_memory(weight)
+    }
+    fn has_own_operators(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn reductions_have_the_axes_that_the_opset_of_blocks_wants() {
+    let blocks = LinearForm::Blocks { bits: 4, group: 16, has_zero_points: false };
+    let forms = OwnOperators(Forms(blocks, TableForm::Float));
+    let [older, newer] = [&forms.0 as &dyn WeightForms, &forms].map(|forms| {
+        let found = network("llama", OnnxFloat::F32, forms).unwrap();
+        check(&found.model);
+        found.model
+    });
+    assert!(older.opset < 18 && newer.opset == 21, "{} {}", older.opset, newer.opset);
+    let inputs = |model: &OnnxModel| -> Vec<(usize, usize)> {
+        let means = model.nodes.iter().filter(|node| node.op == "ReduceMean");
+        means.map(|node| (node.inputs.len(), node.attributes.len())).collect()
+    };
+    assert!(!inputs(&older).is_empty() && inputs(&older).iter().all(|each| *each == (1, 1)));
+    assert!(inputs(&newer).len() == inputs(&older).len() && inputs(&newer).iter().all(|each| *each == (2, 0)));
+}
+
 #[test]
 fn codes_in_groups_are_operators_of_onnxruntime_with_packed_shapes() {
     let forms = Forms(LinearForm::Blocks { bits: 4, group: 16, has_zero_points: true }, TableForm::Float);

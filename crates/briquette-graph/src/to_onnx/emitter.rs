@@ -16,6 +16,8 @@ pub(super) type Attributes = Vec<(&'static str, OnnxAttribute)>;
 const OPSET_17: [&str; 1] = ["LayerNormalization"];
 /// The first opset with scales for blocks of an axis.
 pub(super) const OPSET_OF_BLOCKS: i64 = 21;
+/// The first opset in which every reduction takes its axes as an input.
+const OPSET_OF_AXES: i64 = 18;
 const USUAL_OPSET: i64 = 13;
 
 /// A model in progress.
@@ -85,8 +87,28 @@ impl<'a> Emitter<'a> {
     }
 
     /// Ends the model. Returns it with its weights and the name of each value.
-    pub(super) fn finish(self) -> (OnnxModel, Vec<OnnxWeight>, Vec<Option<String>>) {
+    pub(super) fn finish(mut self) -> (OnnxModel, Vec<OnnxWeight>, Vec<Option<String>>) {
+        self.enter("");
+        if self.model.opset >= OPSET_OF_AXES {
+            (0..self.model.nodes.len()).for_each(|at| self.give_axes(at));
+        }
         (self.model, self.weights, self.values)
+    }
+
+    /// Turns the axes of a new reduction from an attribute into an input.
+    fn give_axes(&mut self, at: usize) {
+        let node = &mut self.model.nodes[at];
+        if node.carried.is_some() || !["ReduceMax", "ReduceMean"].contains(&&*node.op) {
+            return;
+        }
+        let axes = node.attributes.iter().find_map(|(name, value)| match value {
+            OnnxAttribute::Ints(axes) if name == "axes" => Some(axes.clone()),
+            _ => None,
+        });
+        let Some(axes) = axes else { return };
+        node.attributes.retain(|(name, _)| name != "axes");
+        let axes = self.ints(&axes);
+        self.model.nodes[at].inputs.push(axes);
     }
 
     /// Begins a node of the graph: names of values begin with its name.
