@@ -6,6 +6,9 @@ use briquette_formats::{InputFile, Manifest, manifest, sums};
 use briquette_recipe::{Recipe, paths};
 use std::path::Path;
 
+/// The name and version of the program. Another version may write other bytes.
+pub(crate) const PROGRAM: &str = concat!("briquette ", env!("CARGO_PKG_VERSION"));
+
 /// Returns the SHA-256 of a recipe, including data, gate and evaluation, with the program's version.
 ///
 /// Paths do not count: their contents are hashed with the input.
@@ -13,10 +16,9 @@ use std::path::Path;
 /// # Errors
 /// Bug: the recipe cannot be written as JSON.
 pub(crate) fn of_recipe(recipe: &Recipe) -> Result<String> {
-    let program = concat!("briquette ", env!("CARGO_PKG_VERSION"));
     let raw = serde_json::to_value(paths::without(&recipe.asked))
         .map_err(|error| Error::bug(format!("the recipe: {error}")))?;
-    Ok(sums::sha256_of_bytes(format!("{program}\n{raw}").as_bytes()))
+    Ok(sums::sha256_of_bytes(format!("{PROGRAM}\n{raw}").as_bytes()))
 }
 
 /// Returns the SHA-256 of an output's `SHA256SUMS`, which covers every reproducible file.

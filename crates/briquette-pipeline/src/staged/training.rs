@@ -5,6 +5,7 @@
 //! Paths are not enough, because their contents may have changed.
 
 use crate::contents::InputHashes;
+use crate::identity::PROGRAM;
 use crate::solve;
 use briquette_recipe::paths::{self, NamedPath, Purpose};
 use briquette_recipe::raw::RawStage;
@@ -46,11 +47,11 @@ pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &NamedPa
     })
 }
 
-/// Returns the keys of these stages: later stages, the gate and the evaluation do not count.
+/// Returns the program and the keys of these stages: later stages, the gate and the evaluation do not count.
 pub(crate) fn training_keys(recipe: &Recipe, options: &RunOptions) -> Value {
     let raw = paths::without(&recipe.asked);
     let (before, after) = raw.stage.split_at(n_before(recipe));
-    let mut value = json!({ "model": raw.model, "stage": before });
+    let mut value = json!({ "program": PROGRAM, "model": raw.model, "stage": before });
     if let Some(calibration) = &raw.calibration {
         value["calibration"] = json!(calibration);
     }

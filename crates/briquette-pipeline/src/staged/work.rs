@@ -71,7 +71,7 @@ impl Work {
             return Ok(changes.is_empty());
         }
         let message = format!(
-            "found an unfinished run of another recipe, model or data: {}; undo the change to resume, or pass --force \
+            "found an unfinished run of another program, recipe, model or data: {}; undo the change to resume, or pass --force \
              to start anew",
             changes.join(", ")
         );
