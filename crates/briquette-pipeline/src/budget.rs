@@ -135,7 +135,7 @@ struct Making<'a> {
 impl Making<'_> {
     /// Makes an output whose weight files use the byte budget almost completely.
     fn sized(&mut self) -> Result<Attempt> {
-        let most = self.costs.most;
+        let (most, uncounted) = (self.costs.most, self.costs.uncounted);
         let wanted_payload = self.costs.payload(AIM);
         let moves = self.recipe.stages.iter().any(Stage::updates_weights);
         let (mut payload, mut kept, mut over) = (wanted_payload, None::<f64>, None::<f64>);
@@ -150,14 +150,15 @@ impl Making<'_> {
             let least = if may_leave { 0 } else { (most as f64 * USED) as u64 };
             // Only the first attempt shows the benefit of weight updates for each tensor.
             let is_trial = moves && attempt == 1;
-            let wanted = if is_trial { SizeRange::NEVER } else { SizeRange { least, most } };
+            let counted = SizeRange { least: least + uncounted, most: most.saturating_add(uncounted) };
+            let wanted = if is_trial { SizeRange::NEVER } else { counted };
             let found = match self.make(&steps, Some(wanted))? {
                 Ok(made) => return Ok(made),
                 Err(miss) => {
                     if is_trial {
                         self.costs.learn(&miss.left);
                     }
-                    miss.n_bytes
+                    miss.n_bytes.saturating_sub(uncounted)
                 }
             };
             let line = match is_trial {

@@ -34,8 +34,12 @@ pub(super) struct Costs {
     choices: Vec<Vec<Candidate>>,
     /// Groups of tensors that must share a kernel.
     groups: Vec<Vec<usize>>,
+    /// Whether a training drops the tensor, so that its bytes do not count.
+    is_dropped: Vec<bool>,
     /// The size of everything else in bytes.
     pub(super) fixed: f64,
+    /// The bytes of files that do not count.
+    pub(super) uncounted: u64,
     /// The limit of the weight files in bytes; the maximum value without a size budget.
     pub(super) most: u64,
 }
@@ -91,9 +95,14 @@ impl Costs {
             Some(Activations::DynamicAsymmetric) => "-dynamic",
             _ => "",
         };
-        let packed: u64 = open.iter().map(|(tensor, _)| Ok(plan.predict_tensor(tensor)?.0)).sum::<Result<u64>>()?;
-        let fixed = plan.predict()?.n_bytes as f64 - packed as f64;
-        let n_weights: usize = open.iter().map(|(_, curve)| curve.n_weights).sum();
+        let is_dropped: Vec<bool> = open.iter().map(|(_, curve)| budget.dropped.contains(&curve.name)).collect();
+        let size = |tensor: &TensorPlan| Ok(plan.predict_tensor(tensor)?.0);
+        let packed: u64 = open.iter().map(|(tensor, _)| size(tensor)).sum::<Result<u64>>()?;
+        let are_left = |tensor: &&TensorPlan| !is_open(tensor) && budget.dropped.contains(&*tensor.info.name);
+        let dropped = plan.tensors.iter().filter(are_left).map(size).sum::<Result<u64>>()?;
+        let fixed = plan.predict()?.n_bytes as f64 - packed as f64 - dropped as f64;
+        let counted = open.iter().zip(&is_dropped).filter(|(_, is_dropped)| !**is_dropped);
+        let n_weights: usize = counted.map(|((_, curve), _)| curve.n_weights).sum();
         let most = match budget.target {
             Target::Bytes(bytes) => bytes,
             Target::Bits(bits) => (fixed + bits * n_weights as f64 / 8.0) as u64,
@@ -112,11 +121,29 @@ impl Costs {
         let of = |curve: &Curve| found.tensor(&curve.name).map_or((0.0, true), |it| (it.loss_of_square, it.is_idle));
         let (losses, idle): (Vec<f64>, Vec<bool>) = curves.iter().map(of).unzip();
         let choices = choices(&curves, &losses, &suffixes);
+        let smallest = |choices: &Vec<Candidate>| choices.iter().map(|it| it.bytes).fold(f64::INFINITY, f64::min);
+        let of_codes: f64 =
+            choices.iter().zip(&is_dropped).filter(|(_, is_dropped)| **is_dropped).map(|(it, _)| smallest(it)).sum();
+        let uncounted = dropped + of_codes as u64;
         let topology = topology_of(recipe, &checkpoint)?;
         let groups = siblings::groups(curves.iter().map(|curve| curve.name.as_str()), &topology);
         let words = [found.how, found.unit];
         let has_trellis = has_trellis.iter().zip(&idle).map(|(may_have, is_idle)| *may_have && !is_idle).collect();
-        Ok(Self { curves, suffixes, idle, has_trellis, losses, words, choices, groups, fixed, most })
+        let choices = without_bytes(choices, &is_dropped);
+        Ok(Self {
+            curves,
+            suffixes,
+            idle,
+            has_trellis,
+            losses,
+            words,
+            choices,
+            groups,
+            is_dropped,
+            fixed,
+            uncounted,
+            most,
+        })
     }
 
     /// Updates the losses with the share of each layer's output error that remains after weight updates, by
@@ -125,7 +152,7 @@ impl Costs {
         let loss =
             |(curve, loss): (&Curve, &f64)| loss * left.get(&curve.name).map_or(1.0, |left| left.max(LEAST_LEFT));
         let losses: Vec<f64> = self.curves.iter().zip(&self.losses).map(loss).collect();
-        self.choices = choices(&self.curves, &losses, &self.suffixes);
+        self.choices = without_bytes(choices(&self.curves, &losses, &self.suffixes), &self.is_dropped);
     }
 
     /// Chooses no codes on a trellis any more, because weights are rounded to the nearest.
@@ -212,6 +239,18 @@ impl Costs {
         let bytes = self.choices.iter().zip(&chosen).map(|(choices, &place)| choices[place].bytes).sum();
         Ok(Steps { schemes, bytes, are_finest, places: chosen })
     }
+}
+
+/// Leaves the smallest choice of dropped tensors, and counts none of its bytes.
+fn without_bytes(mut choices: Vec<Vec<Candidate>>, is_dropped: &[bool]) -> Vec<Vec<Candidate>> {
+    for (choices, _) in choices.iter_mut().zip(is_dropped).filter(|(_, is_dropped)| **is_dropped) {
+        let smallest = choices.iter().map(|choice| choice.bytes).fold(f64::INFINITY, f64::min);
+        for choice in choices {
+            let loss = if choice.bytes <= smallest { 0.0 } else { f64::MAX };
+            *choice = Candidate { bytes: 0.0, loss, ..*choice };
+        }
+    }
+    choices
 }
 
 fn choices(curves: &[Curve], losses: &[f64], suffixes: &[&str]) -> Vec<Vec<Candidate>> {

@@ -6,10 +6,11 @@
 use super::work::Work;
 use crate::budget;
 use crate::compress::compress;
+use crate::distill::student_of;
 use crate::report::{AllocationReport, Origin, Report};
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, Draft, InputFile, OutputFormat, TensorSource, json, limits};
-use briquette_recipe::{GivenScheme, Recipe, Target};
+use briquette_recipe::{Budget, GivenScheme, Recipe, Target};
 use briquette_writer::RunOptions;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,11 +35,13 @@ impl FoundSteps {
         let Some(requested) = recipe.budget.as_ref().filter(|_| recipe.learns_steps()) else { return Ok(None) };
         let model = work.part(0, "compress");
         if !work.is_done(&model, options)? {
+            let budget = Some(Budget { dropped: dropped(recipe)?, ..requested.clone() });
             let first = Recipe {
                 output: model.clone(),
                 parts: Vec::new(),
                 evaluate: None,
                 profile: OutputFormat::Briquette,
+                budget,
                 ..recipe.clone()
             };
             compress(&first, options, &Origin::of(&first), Some(&work.part(0, Work::SOLVED)))?;
@@ -49,7 +52,10 @@ impl FoundSteps {
         let allocation = report.allocation.ok_or_else(|| Error::bug("a budget without an allocation"))?;
         let most = match requested.target {
             Target::Bytes(bytes) => bytes,
-            _ => Checkpoint::open(&model)?.weight_bytes(),
+            Target::Bits(_) | Target::Metrics(_) => match allocation.most_bytes {
+                Some(most) => most,
+                None => Checkpoint::open(&model)?.weight_bytes(),
+            },
         };
         let recipe = recipe.with_schemes(&given(&allocation, 1.0)?)?.to_nearest();
         Ok(Some(Self { recipe, model, allocation, most }))
@@ -84,6 +90,15 @@ impl FoundSteps {
         let origin = Origin { allocation: Some(allocation.clone()), rounded, ..origin.clone() };
         budget::within(self.most, n_weights, &steps, options, (&origin, scratch))
     }
+}
+
+/// Returns the names of the tensors that the network of a training lacks, such as an unused pooler.
+fn dropped(recipe: &Recipe) -> Result<BTreeSet<String>> {
+    let checkpoint = crate::open::model(recipe)?;
+    let Some(student) = student_of(recipe, &checkpoint)? else { return Ok(BTreeSet::new()) };
+    let kept: BTreeSet<&str> = student.iter().map(|info| &*info.name).collect();
+    let names = checkpoint.tensors().iter().map(|info| info.name.to_string());
+    Ok(names.filter(|name| !kept.contains(name.as_str())).collect())
 }
 
 /// Returns the scheme of each tensor, with its step size multiplied by a factor. Steps by frequency stay: a training does not change

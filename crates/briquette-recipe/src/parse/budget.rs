@@ -10,6 +10,7 @@ use crate::parse::stage::{RecipePart, Stage};
 use crate::parse::words::one_of;
 use briquette_core::{Error, Patterns, Result};
 use briquette_methods::quant::Rounding;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Default number of items that measure sensitivity.
@@ -33,6 +34,8 @@ pub struct Budget {
     pub schemes: Vec<SchemeChoice>,
     /// The tensors that a training with the step sizes freezes; `None` without such a training.
     pub frozen: Option<Patterns>,
+    /// The tensors that a training with the step sizes drops: their bytes do not count.
+    pub dropped: BTreeSet<String>,
 }
 
 /// The bound on the size or the quality of an output.
@@ -213,7 +216,7 @@ impl Budget {
         let has_data = raw.calibration.as_ref().is_some_and(|keys| keys.data.is_some());
         let sensitivity = Sensitivity::from_raw(keys, has_data)?;
         let target = Target::from_raw(keys, raw)?;
-        Ok(Some(Self { target, sensitivity, has_steps, has_trellis, schemes, frozen }))
+        Ok(Some(Self { target, sensitivity, has_steps, has_trellis, schemes, frozen, dropped: BTreeSet::new() }))
     }
 }
 
