@@ -3,7 +3,8 @@
 
 use crate::decoders::with_text;
 use crate::sandbox::{Sandbox, copy, repository};
-use crate::weights::tensors_of;
+use crate::weights::{stored_tensors_of, tensors_of};
+use briquette::core::DType;
 use briquette::formats::onnx::Model;
 use briquette::formats::{Checkpoint, InputFile, TensorSource};
 use serde_json::json;
@@ -215,8 +216,58 @@ fn an_exported_decoder_with_int8_weights_runs() {
     let found = sandbox.json("eval n --against coded --data text.txt --max-length 16");
     let kl = found["metrics"]["kl"].as_f64().unwrap();
     assert!(kl < 1e-6, "{kl}");
-    sandbox.ok("compress llama-tied --quantize int4-g32 -o blocks --quiet");
-    sandbox.ok("export blocks --to onnx -o m --quiet");
-    let line = "eval m --against blocks --data text.txt --max-length 16";
-    sandbox.run(line).assert_fails(2, &["MatMulNBits", "cannot be run"]);
+}
+
+#[test]
+fn exported_weights_in_groups_run_as_those_of_their_output() {
+    let sandbox = with_text("llama-tied");
+    for scheme in ["int4-g32", "int4-g32-asym", "int8-g16", "int8-g16-asym"] {
+        sandbox.ok(&format!("compress llama-tied --quantize {scheme} -o coded --quiet --force"));
+        for flags in ["", "--operators standard", "--cast f16"] {
+            sandbox.ok(&format!("export coded --to onnx {flags} -o n --quiet --force"));
+            let found = sandbox.json("eval n --against coded --data text.txt --max-length 16");
+            let kl = found["metrics"]["kl"].as_f64().unwrap();
+            // Scales and other tensors in f16 have other values.
+            let most = if flags.contains("f16") { 1e-4 } else { 1e-6 };
+            assert!(kl < most, "{scheme} {flags}: {kl}");
+        }
+    }
+}
+
+#[test]
+fn codes_of_nodes_are_decoded_or_refused_but_never_taken_for_weights() {
+    let sandbox = with_text("llama-tied");
+    for scheme in ["int8", "int8-g32"] {
+        sandbox.ok(&format!("compress llama-tied --quantize {scheme} -o coded --quiet --force"));
+        sandbox.ok("export coded --to onnx -o n --quiet --force");
+        let found = sandbox.json("eval n --against coded --data text.txt --max-length 16 --offload");
+        assert!(found["metrics"]["kl"].as_f64().unwrap() < 1e-6, "{scheme}: {found}");
+        // The inputs of layers are those of the same weights in floats.
+        sandbox.ok("export coded --to dense -o dense --quiet --force");
+        sandbox.ok("export dense --to onnx -o floats --quiet --force");
+        let [own, expected] = ["n", "floats"].map(|model| {
+            sandbox.ok(&format!("calibrate {model} --data text.txt -o {model}.safetensors --quiet --force"));
+            let statistics = stored_tensors_of(&sandbox.path(&format!("{model}.safetensors")));
+            let values = |bytes: &Vec<u8>| -> f64 {
+                bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value).abs()).sum()
+            };
+            statistics
+                .values()
+                .filter(|tensor| tensor.dtype == DType::F64)
+                .map(|tensor| values(&tensor.bytes))
+                .sum::<f64>()
+        });
+        assert!((own / expected - 1.0).abs() < 1e-4, "{scheme}: {own} {expected}");
+        for line in [
+            "compress n --quantize int8 -o x",
+            "compress n --prune 0.5 -o x",
+            "compress n --bytes 50kB -o x",
+            "sensitivity n --data text.txt -o x.json",
+            "export n --to onnx --quantize int8-dynamic -o x",
+        ] {
+            sandbox
+                .run(line)
+                .assert_fails(6, &["decode codes of weights", "start from the model that it was made from"]);
+        }
+    }
 }

@@ -45,6 +45,25 @@ fn a_classifier_of_tokens_is_compared_token_by_token() {
 }
 
 #[test]
+fn classifiers_in_onnx_are_evaluated_as_their_checkpoints_are() {
+    for family in ["bert", "bert-tokens"] {
+        let sandbox = classifier(family);
+        sandbox.ok("export m --to onnx -o n --quiet");
+        let of = |model: &str| sandbox.json(&format!("eval {model} --against m --data labelled.jsonl --device cpu"));
+        let (found, expected) = (of("n"), of("m"));
+        assert_eq!(found["n_items"], expected["n_items"], "{family}: {found}");
+        let metrics = found["metrics"].as_object().unwrap();
+        assert_eq!(
+            metrics.keys().collect::<Vec<_>>(),
+            expected["metrics"].as_object().unwrap().keys().collect::<Vec<_>>()
+        );
+        assert_eq!(metrics["agreement"], 1.0, "{family}: {found}");
+        assert!(metrics["kl"].as_f64().unwrap() < 1e-6, "{family}: {found}");
+        assert_eq!(metrics.get("accuracy"), expected["metrics"].get("accuracy"), "{family}: {found}");
+    }
+}
+
+#[test]
 fn labels_are_names_or_numbers_of_the_models_classes() {
     let sandbox = classifier("bert");
     let named = "{\"text\": \"w5\", \"label\": \"LABEL_1\"}\n{\"text\": \"w6\", \"label\": \"LABEL_0\"}\n";

@@ -75,6 +75,8 @@ pub fn calibrate(
     gathering: Gathering,
     progress: ItemProgress,
 ) -> Result<Calibration> {
+    let of_nodes = checkpoint.with_codes_of_nodes()?;
+    let checkpoint = of_nodes.as_ref().unwrap_or(checkpoint);
     let mut input = gathering.room.input(arch, checkpoint)?;
     let batches = gathering.room.batches(arch, &mut input, (data, spec), gathering.samples)?;
     let mut runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, gathering.room, checkpoint)?;

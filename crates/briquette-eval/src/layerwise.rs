@@ -302,7 +302,7 @@ impl<'a> LayerwiseRunner<'a> {
                 return each_scores(network.as_decoder(), state.three(), |_, _| Ok(()));
             }
             if network.classifies_text() {
-                network.classes_of(state.three(), None);
+                network.classes_of(state, None);
             }
             Ok(())
         })

@@ -235,11 +235,11 @@ impl Backwards for RandomLoss<'_> {
                 draws::of_scores(scores.reshape([n * length, width]), seed ^ (tokens.start as u64) << 32)
             }
             LossOutputs::TextClasses { .. } => {
-                let logits = network.classes_of(left.three(), None);
+                let logits = network.classes_of(left, None);
                 let [n, n_rows, width] = logits.dims();
                 draws::of_scores(logits.reshape([n * n_rows, width]), seed)
             }
-            LossOutputs::Scores => Ok(draws::of_values(network.classes_of(left.three(), None).flatten(1, 2), seed)),
+            LossOutputs::Scores => Ok(draws::of_values(network.classes_of(left, None).flatten(1, 2), seed)),
             LossOutputs::Classes => draws::of_scores(left.two(), seed),
         }
     }

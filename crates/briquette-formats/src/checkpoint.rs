@@ -4,7 +4,7 @@ mod choice;
 mod onnx_codes;
 
 use crate::companions::{Companions, companions_of};
-use crate::onnx::{MAX_NETWORK_BYTES, Model, NETWORK_FILE, coded_weights};
+use crate::onnx::{MAX_NETWORK_BYTES, Model, NETWORK_FILE, coded_weights, has_codes};
 use crate::plain::PlainFiles;
 use crate::quantization::{self, QuantMethod};
 use crate::sniff::FileKind;
@@ -175,6 +175,18 @@ impl Checkpoint {
             found.source = Source::Stored(onnx_codes::stored(plain, &coded)?);
         }
         Ok(Some(found))
+    }
+
+    /// Returns whether the nodes of an ONNX model decode or multiply codes of weights.
+    ///
+    /// # Errors
+    /// - Input: the file is damaged.
+    /// - Io: the file cannot be read.
+    pub fn has_codes_of_nodes(&self) -> Result<bool> {
+        match self.onnx_file().filter(|_| self.format == InputFormat::Onnx) {
+            Some(file) => Ok(has_codes(&Model::read(file)?.graph)),
+            None => Ok(false),
+        }
     }
 
     /// Decodes the tensors as `quantization_config` describes them.

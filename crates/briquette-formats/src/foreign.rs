@@ -1,12 +1,14 @@
 //! Converts parts in the layouts of other programs while they are read.
 
 mod blocks;
+mod transposed;
 
 use crate::InputFile;
 use briquette_core::{Error, Result};
 use std::ops::Range;
 
 pub use blocks::{BlockLayout, BlockOrder, weave};
+use transposed::{Transposed, ZeroPairs};
 
 /// The layout of a part in the files of another program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,12 +34,27 @@ pub enum ForeignLayout {
         /// Bits of a zero point: a divisor of 32, less than 32.
         n_bits: usize,
     },
-    /// 8-bit codes of a matrix, column after column.
+    /// Codes or scales of a matrix, column after column.
     Transposed {
         /// Rows of the matrix.
         n_rows: usize,
-        /// Codes in a row.
+        /// Elements in a row.
         n_cols: usize,
+        /// Bits of an element: 4, packed in pairs with the first in the low bits, or whole bytes.
+        n_bits: u8,
+        /// Mask that converts each byte of a row by XOR: `0x88` for 4-bit codes with a sign.
+        flip: u8,
+    },
+    /// 4-bit zero points, packed in pairs with the first in the low bits.
+    ZeroPairs {
+        /// Groups per row.
+        n_groups: usize,
+        /// The distance in zero points from a row to the next; from a group to the next if `is_turned`.
+        pitch: usize,
+        /// Whether zero points of one group follow each other, instead of those of one row.
+        is_turned: bool,
+        /// Whether zero points have a sign. Others are above their values by 8.
+        is_signed: bool,
     },
     /// BF16 in the file, F32 in Briquette's layout.
     Bf16,
@@ -108,14 +125,17 @@ impl ForeignLayout {
                     zero_of(words[(bit / 32 - first_word) * n_groups + group] >> (bit % 32), n_bits)
                 }));
             }
-            Self::Transposed { n_rows, n_cols } => {
-                let rows = range.start / n_cols.max(1)..range.end / n_cols.max(1);
-                let (before, n) = (out.len(), rows.len());
-                out.resize(before + n * n_cols, 0);
-                for column in 0..n_cols {
-                    let codes = fetch(column * n_rows + rows.start..column * n_rows + rows.end)?;
-                    (0..n).for_each(|row| out[before + row * n_cols + column] = codes[row]);
+            Self::Transposed { n_rows, n_cols, n_bits, flip } => {
+                let before = out.len();
+                let codes = Transposed { n_rows, n_cols };
+                match n_bits {
+                    4 => codes.read_pairs(&fetch, range, out)?,
+                    _ => codes.read_bytes(&fetch, usize::from(n_bits / 8), range, out)?,
                 }
+                out[before..].iter_mut().for_each(|byte| *byte ^= flip);
+            }
+            Self::ZeroPairs { n_groups, pitch, is_turned, is_signed } => {
+                ZeroPairs { n_groups, pitch, is_turned, is_signed }.read(&fetch, range, out)?;
             }
             Self::BlockLayout(blocks) => {
                 let n_bytes = blocks.n_bytes().max(1);
@@ -179,9 +199,6 @@ mod tests {
     fn the_padding_of_each_row_is_dropped() {
         let rows = [1, 2, 3, 0, 5, 6, 7, 0];
         assert_eq!(read(ForeignLayout::Words { row_bytes: 3, pitch: 4, flip: 0 }, &rows, 0..6), [1, 2, 3, 5, 6, 7]);
-        let columns = [1, 4, 7, 2, 5, 8];
-        assert_eq!(read(ForeignLayout::Transposed { n_rows: 3, n_cols: 2 }, &columns, 0..6), [1, 2, 4, 5, 7, 8]);
-        assert_eq!(read(ForeignLayout::Transposed { n_rows: 3, n_cols: 2 }, &columns, 2..4), [4, 5]);
         assert_eq!(read(ForeignLayout::Words { row_bytes: 3, pitch: 4, flip: 0x80 }, &rows, 3..6), [0x85, 0x86, 0x87]);
     }
 

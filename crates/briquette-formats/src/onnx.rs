@@ -21,7 +21,7 @@ mod tensor;
 mod wire;
 
 pub use carried::{StreamedWeight, carried_model};
-pub use coded_weights::{CodedWeight, coded_weights};
+pub use coded_weights::{CodeGroups, CodeOrder, CodedWeight, coded_weights, has_codes};
 pub use constants::Constant;
 pub use copy::MAX_NETWORK_BYTES;
 pub use graph::{Attribute, AttributeValue, Dim, Node, OnnxGraph, ValueInfo};

@@ -48,6 +48,8 @@ fn check(model: &OnnxModel) {
             "Cast" => OnnxType::numbered(node.int("to", 0)),
             "Where" => node.inputs.get(1).and_then(|name| types.get(name).copied()),
             op if OF_ONE_TYPE.contains(&op) => known.first().copied(),
+            "DequantizeLinear" => node.inputs.get(1).and_then(|name| types.get(name).copied()),
+            "GatherBlockQuantized" => node.inputs.get(2).and_then(|name| types.get(name).copied()),
             "Constant" | "ConstantOfShape" | "Equal" | "Greater" | "If" | "Less" | "Loop" | "Shape" => None,
             _ => node.inputs.first().and_then(|name| types.get(name).copied()),
         };

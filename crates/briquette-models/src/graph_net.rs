@@ -107,6 +107,8 @@ struct GraphOutline {
     output: ValueId,
     /// The hidden states of text networks; the output of others, and of those without a layer of classes.
     states: ValueId,
+    /// Whether the output has the classes of texts, or of their tokens.
+    classifies_text: bool,
     /// Whether the classes of a text are those of its last token.
     classes_of_last_token: bool,
     /// The value that the task's head maps to logits; the output itself without a head.

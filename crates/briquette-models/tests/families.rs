@@ -131,7 +131,12 @@ fn difference_of_classes(net: &GraphNet, golden: &Golden) -> Option<f32> {
     let padding = ids.clone().equal_elem(i64::MIN);
     let at_once = net.classify_text(ids.clone(), padding.clone(), None).to_data().try_into_vec_as::<f32>().unwrap();
     let states = net.encode(ids, padding);
-    Some(whole.max(difference(net.classes_of(states, None).into_data().try_into_vec_as::<f32>().unwrap(), &at_once)))
+    Some(
+        whole.max(difference(
+            net.classes_of(states.into(), None).into_data().try_into_vec_as::<f32>().unwrap(),
+            &at_once,
+        )),
+    )
 }
 
 #[test]

@@ -236,6 +236,10 @@ fn check_exportable(checkpoint: &Checkpoint, request: &OnnxRequest) -> Result<()
         );
         return Err(Error::refused(message));
     }
+    if request.int8.is_some() && checkpoint.has_codes_of_nodes()? {
+        let message = "--quantize: the nodes of the model decode codes of weights already; start from the model that it was made from";
+        return Err(Error::refused(message));
+    }
     if checkpoint.static_weights().next().is_none() {
         return Ok(());
     }

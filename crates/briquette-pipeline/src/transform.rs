@@ -61,7 +61,8 @@ pub(crate) fn run(
 ) -> Result<()> {
     let transform = transform_of(stage);
     let checkpoint = Checkpoint::open_as(model, &recipe.choice)?;
-    if checkpoint.compressed() == Compressed::Quantized || checkpoint.quantized_by().is_some() {
+    let is_quantized = checkpoint.compressed() == Compressed::Quantized || checkpoint.quantized_by().is_some();
+    if is_quantized || checkpoint.has_codes_of_nodes()? {
         let message = "the model is already quantized; start from the original weights, or export it to dense first";
         return Err(Error::refused(message).at(checkpoint.path().display()));
     }

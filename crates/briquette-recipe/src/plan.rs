@@ -135,6 +135,11 @@ fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
         let message = "the model is already quantized; compress the original, or export this model to dense first with `briquette export`";
         return Err(Error::refused(message).at(checkpoint.path().display()));
     }
+    let has_stages = recipe.file_stages().next().is_some() || !recipe.parts.is_empty();
+    if has_stages && checkpoint.has_codes_of_nodes()? {
+        let message = "the model is already quantized: its nodes decode codes of weights; start from the model that it was made from";
+        return Err(Error::refused(message).at(checkpoint.path().display()));
+    }
     if let Some(method) = checkpoint.quantized_by() {
         let message = format!(
             "the model is already quantized ({method}), which Briquette cannot decode; start from the original weights"

@@ -33,6 +33,8 @@ pub fn run_offloaded(
     kept: Option<&mut StateFile>,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
+    let of_nodes = checkpoint.with_codes_of_nodes()?;
+    let checkpoint = of_nodes.as_ref().unwrap_or(checkpoint);
     let classes = text_classes(checkpoint, arch, over, &room)?;
     let outputs = OffloadedOutputs { room, kept, classes };
     run_keeping_states(checkpoint, (arch, checkpoint), device, over, Samples::ALL, outputs, progress)
@@ -80,8 +82,7 @@ pub(crate) fn run_keeping_states(
         }
         (_, Input::Text { pooling, .. }) => match classes {
             Some(classes) => {
-                let found =
-                    rows(runner, weights, since, |_, network, state| Ok(network.classes_of(state.three(), None)))?;
+                let found = rows(runner, weights, since, |_, network, state| Ok(network.classes_of(state, None)))?;
                 Ok(RunOutputs::Rows(classes.of_rows(found)))
             }
             None => rows(runner, weights, since, |batch, network, state| {

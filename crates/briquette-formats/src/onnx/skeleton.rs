@@ -68,9 +68,8 @@ impl Skeleton {
         if name.is_empty() {
             return Err(Error::input("an initializer has no name; the file is damaged"));
         }
-        let dtype = tensor.dtype().filter(|dtype| *dtype != DType::F4);
-        let Some(dtype) = dtype else { return Ok(()) };
-        let info = TensorInfo::checked(name.into(), dtype, tensor.shape.clone())?;
+        let Some((dtype, shape)) = tensor.listed() else { return Ok(()) };
+        let info = TensorInfo::checked(name.into(), dtype, shape)?;
         let n_bytes = info.n_bytes() as u64;
         let (file, span) = match &tensor.data {
             TensorData::Span(span) => (0, span.clone()),

@@ -6,6 +6,10 @@ use briquette_core::shape::MAX_RANK;
 use briquette_core::{DType, Error, Result};
 use std::ops::Range;
 
+/// The numbers of 4-bit integers in `TensorProto.DataType`.
+pub(super) const UINT4: i64 = 21;
+pub(super) const INT4: i64 = 22;
+
 /// A tensor of a model. Its data stays in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tensor {
@@ -77,6 +81,14 @@ impl Tensor {
             24 => DType::F8E8M0,
             _ => return None,
         })
+    }
+
+    /// Returns type and extents as checkpoints list them: pairs of 4-bit integers are bytes.
+    pub fn listed(&self) -> Option<(DType, Vec<usize>)> {
+        match self.data_type {
+            UINT4 | INT4 => Some((DType::U8, vec![self.n_elements()?.div_ceil(2)])),
+            _ => Some((self.dtype().filter(|dtype| *dtype != DType::F4)?, self.shape.clone())),
+        }
     }
 
     /// Returns the number of elements; `None` if it overflows.

@@ -9,7 +9,7 @@ use crate::graph::{Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueI
 use crate::op::{Op, Primitive};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape};
 use briquette_formats::InputFile;
-use briquette_formats::onnx::{self, CodedWeight, Constant, Model, Tensor, TensorData, ValueInfo};
+use briquette_formats::onnx::{self, CodeOrder, CodedWeight, Constant, Model, Tensor, TensorData, ValueInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most elements of a tensor whose values are computed.
@@ -44,8 +44,8 @@ struct GivenTensor<'a> {
     tensor: &'a Tensor,
     /// Whether checkpoints list the tensor.
     is_listed: bool,
-    /// Whether these are the decoded floats of the tensor's codes.
-    is_decoded: bool,
+    /// How the tensor's codes are decoded, if these are the floats.
+    decoded: Option<CodedWeight>,
 }
 
 /// A graph that is being built.
@@ -109,22 +109,33 @@ impl<'a> Importer<'a> {
         let is_inner = !self.scope.is_empty();
         let own = if is_inner { format!("{}/{name}", self.scope) } else { name.to_string() };
         let is_listed = is_listed && !is_inner;
-        self.tensors.push(GivenTensor { name: own, tensor, is_listed, is_decoded: false });
+        self.tensors.push(GivenTensor { name: own, tensor, is_listed, decoded: None });
     }
 
-    /// Returns the decoded floats of a tensor's codes, by the scales of this name; `None` if checkpoints do not decode it so.
-    pub(super) fn decoded(&mut self, index: usize, scale: &str) -> Option<Item> {
-        let GivenTensor { name, tensor, is_listed, .. } = &self.tensors[index];
-        let is_coded = self.coded.get(name).is_some_and(|coded| coded.scale == scale);
-        (*is_listed && is_coded).then_some(())?;
-        let decoded = GivenTensor { name: name.clone(), tensor, is_listed: true, is_decoded: true };
+    /// Returns the decoded floats of the codes of a name, by the scales of another; `None` if checkpoints do not decode them so.
+    ///
+    /// Codes that are stored by input become the transposed matrix of `[out, in]`.
+    pub(super) fn decoded(&mut self, codes: &str, scale: &str) -> Option<Item> {
+        let coded = self.coded.get(codes).filter(|coded| coded.scale == scale)?.clone();
+        let &Item::Tensor(stored) = self.item(&coded.codes)? else { return None };
+        let GivenTensor { name, tensor, is_listed, .. } = &self.tensors[stored];
+        is_listed.then_some(())?;
+        let is_turned = matches!(coded.order, CodeOrder::Groups(groups) if groups.is_turned);
+        let decoded = GivenTensor { name: name.clone(), tensor, is_listed: true, decoded: Some(coded) };
         self.tensors.push(decoded);
-        Some(Item::Tensor(self.tensors.len() - 1))
+        let index = self.tensors.len() - 1;
+        Some(if is_turned { Item::Turned(index) } else { Item::Tensor(index) })
     }
 
     /// Returns whether a tensor is decoded with a scale for each element of its last axis.
-    pub(super) fn has_turned_codes(&self, index: usize) -> bool {
-        self.tensors[index].is_decoded && self.coded.get(&self.tensors[index].name).is_some_and(|own| own.is_turned)
+    pub(super) fn has_outputs_last(&self, index: usize) -> bool {
+        self.tensors[index].decoded.as_ref().is_some_and(|own| own.order == CodeOrder::OutputsLast)
+    }
+
+    /// Returns the extents of a tensor, decoded if it has codes.
+    pub(super) fn extents(&self, index: usize) -> &[usize] {
+        let GivenTensor { tensor, decoded, .. } = &self.tensors[index];
+        decoded.as_ref().map_or(&tensor.shape, |own| &own.shape)
     }
 
     /// Begins a graph inside of a node. Its names are forgotten by [`leave`](Self::leave).
@@ -224,8 +235,8 @@ impl<'a> Importer<'a> {
     pub(super) fn shape(&self, item: &Item) -> Option<Vec<usize>> {
         match item {
             Item::Value(value) => self.shapes[value.0].clone(),
-            Item::Tensor(index) => Some(self.tensor(*index).shape.clone()),
-            Item::Turned(index) => Some(self.tensor(*index).shape.iter().rev().copied().collect()),
+            Item::Tensor(index) => Some(self.extents(*index).to_vec()),
+            Item::Turned(index) => Some(self.extents(*index).iter().rev().copied().collect()),
             Item::Known(constant) => Some(constant.shape.clone()),
             Item::Opaque(_) | Item::Codes(..) => None,
         }
@@ -235,7 +246,7 @@ impl<'a> Importer<'a> {
     pub(super) fn known(&self, item: &Item) -> Option<Constant> {
         match item {
             Item::Known(constant) => Some(Constant::clone(constant)),
-            Item::Tensor(index) if !self.tensors[*index].is_decoded => {
+            Item::Tensor(index) if self.tensors[*index].decoded.is_none() => {
                 let tensor = self.tensor(*index);
                 let is_weight = tensor.dtype()?.is_weight();
                 let is_small = tensor.n_elements()? <= if is_weight { 1 } else { MAX_KNOWN };
@@ -249,7 +260,7 @@ impl<'a> Importer<'a> {
     pub(super) fn values(&self, item: &Item) -> Option<Constant> {
         match item {
             Item::Known(constant) => Some(Constant::clone(constant)),
-            Item::Tensor(index) if !self.tensors[*index].is_decoded => self.values_of(self.tensor(*index)),
+            Item::Tensor(index) if self.tensors[*index].decoded.is_none() => self.values_of(self.tensor(*index)),
             _ => None,
         }
     }
@@ -283,8 +294,8 @@ impl<'a> Importer<'a> {
 
     /// Returns the weight of a tensor.
     pub(super) fn weight(&mut self, index: usize) -> Option<WeightId> {
-        let GivenTensor { name, tensor, is_listed, is_decoded } = &self.tensors[index];
-        let (name, tensor, is_listed, is_decoded) = (name.clone(), *tensor, *is_listed, *is_decoded);
+        let GivenTensor { name, tensor, is_listed, decoded } = &self.tensors[index];
+        let (name, tensor, is_listed, is_decoded) = (name.clone(), *tensor, *is_listed, decoded.is_some());
         if let Some(known) = self.weights.get(&name) {
             return Some(*known);
         }
@@ -296,7 +307,8 @@ impl<'a> Importer<'a> {
         {
             self.graph.constants.insert(name.clone(), constant.values);
         }
-        self.declare(&name, dtype, &tensor.shape, !dtype.is_weight())
+        let shape = self.extents(index).to_vec();
+        self.declare(&name, dtype, &shape, !dtype.is_weight())
     }
 
     /// Returns whether the elements of an item are integers or truth values.
@@ -304,7 +316,7 @@ impl<'a> Importer<'a> {
         match item {
             Item::Value(value) | Item::Opaque(value) => self.integers.contains(value),
             Item::Codes(..) => true,
-            Item::Tensor(index) if self.tensors[*index].is_decoded => false,
+            Item::Tensor(index) | Item::Turned(index) if self.tensors[*index].decoded.is_some() => false,
             Item::Known(constant) => constant.is_integer,
             Item::Tensor(index) | Item::Turned(index) => {
                 self.tensor(*index).dtype().is_some_and(|dtype| !dtype.is_weight())

@@ -4,7 +4,7 @@ use super::attributes::int;
 use super::importer::Importer;
 use super::inputs::NodeInputs;
 use super::item::Item;
-use super::{einsum, element_wise, layers, layout, pools, ranges, recurrent, resize, scatter, top, unknown};
+use super::{einsum, element_wise, layers, layout, pools, quantized, ranges, recurrent, resize, scatter, top, unknown};
 use briquette_formats::onnx::Node;
 
 /// Imports a node; `None` if its operator has no rule, or its inputs do not fit.
@@ -82,6 +82,8 @@ fn fused(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         "SkipLayerNormalization" => layers::skip_layer_norm(to, given),
         "SimplifiedLayerNormalization" => layers::rms_norm(to, given),
         "QuantizeLinear" | "DequantizeLinear" => element_wise::import(to, given),
+        "MatMulNBits" => quantized::product(to, given),
+        "GatherBlockQuantized" => quantized::table(to, given),
         _ => None,
     }
 }

@@ -1,10 +1,10 @@
-//! Quantized models with pairs of `QuantizeLinear` and `DequantizeLinear` (QDQ), as float networks with rounded activations.
+//! Quantized models as float networks: pairs of `QuantizeLinear` and `DequantizeLinear` (QDQ) round activations, and weights in codes are decoded.
 
 use super::attributes::int;
 use super::importer::{Importer, MAX_KNOWN};
 use super::inputs::NodeInputs;
 use super::item::{Item, known};
-use crate::op::{ElementFunction, FixedGrid, Primitive};
+use crate::op::{Composite, ElementFunction, FixedGrid, Primitive};
 use briquette_core::DType;
 use briquette_formats::onnx::Constant;
 
@@ -20,14 +20,35 @@ pub(super) fn quantize(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item
 pub(super) fn dequantize(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     match given.get(0)? {
         Item::Codes(rounded, grid) if fixed_grid(to, given)? == *grid => Some(vec![Item::Value(*rounded)]),
-        Item::Tensor(index) => {
-            let scale = given.node.inputs.get(1)?;
-            let found = to.decoded(*index, scale).or_else(|| decoded_vector(to, given));
+        Item::Tensor(_) => {
+            let found = decoded(to, given, [0, 1]).or_else(|| decoded_vector(to, given));
             Some(vec![found.or_else(|| scaled_codes(to, given))?])
         }
         Item::Codes(..) => None,
         _ => Some(vec![scaled_codes(to, given)?]),
     }
+}
+
+/// Imports `MatMulNBits`: a linear layer whose weight has codes in groups.
+pub(super) fn product(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
+    let (x, weight) = (to.operand(given.get(0)?)?, decoded(to, given, [1, 2])?);
+    let mut inputs = vec![x, to.operand(&weight)?];
+    if let Some(bias) = given.get(5) {
+        inputs.push(to.operand(bias)?);
+    }
+    Some(vec![Item::Value(to.emit(Composite::Linear, &inputs)?)])
+}
+
+/// Imports `GatherBlockQuantized`: rows of a table of codes in groups.
+pub(super) fn table(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
+    let (indices, table) = (to.operand(given.get(1)?)?, decoded(to, given, [0, 2])?);
+    let table = to.operand(&table)?;
+    Some(vec![Item::Value(to.emit(Composite::Embedding, &[table, indices])?)])
+}
+
+/// Returns the decoded floats of the codes and scales at two positions.
+fn decoded(to: &mut Importer, given: &NodeInputs, [codes, scale]: [usize; 2]) -> Option<Item> {
+    to.decoded(given.node.inputs.get(codes)?, given.node.inputs.get(scale)?)
 }
 
 /// Returns the grid of a node, if it has one scale.

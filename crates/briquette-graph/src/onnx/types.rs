@@ -19,6 +19,8 @@ pub(super) fn gives_integers(to: &Importer, node: &Node, inputs: &[Option<Item>]
         | "IsInf" | "ArgMax" | "ArgMin" => true,
         "Where" => is_integer(1) && is_integer(2),
         "CastLike" => is_integer(1),
+        // Codes are decoded.
+        "GatherBlockQuantized" => false,
         _ => is_integer(0) && !node.op_type.ends_with("Linear"),
     }
 }

@@ -73,7 +73,8 @@ impl GraphNet {
     /// - Input: the file is no ONNX model or damaged, or `dims` does not fit the inputs.
     /// - Io: the file cannot be read.
     pub fn from_onnx(path: &Path, dims: &InputDims, device: &Device) -> Result<Self> {
-        let (network, names) = Self::of_onnx(path, &InputDims { extents: EXAMPLE, ..dims.clone() }, device)?;
+        let dims = InputDims { extents: EXAMPLE, ..dims.clone() };
+        let (network, names) = Self::of_onnx(path, &dims, &Config::parse(None)?, device)?;
         match network.layers.0.is_empty() {
             // A model whose weights are all inside of branches lists no tensors.
             true => Ok(network),
@@ -126,9 +127,10 @@ impl GraphNet {
 
     /// Creates the unfilled network of an ONNX model, whose texts are as long as config.json next to it allows.
     fn of_checkpoint_onnx(path: &Path, checkpoint: &Checkpoint, device: &Device) -> Result<(Self, NameMap)> {
-        let (mut network, names) = Self::of_onnx(path, &InputDims::from(EXAMPLE), device)?;
+        let config = config_beside(checkpoint)?;
+        let (mut network, names) = Self::of_onnx(path, &InputDims::from(EXAMPLE), &config, device)?;
         if let Some(outline) = Arc::get_mut(&mut network.outline) {
-            outline.max_tokens = longest_text(&config_beside(checkpoint)?);
+            outline.max_tokens = longest_text(&config);
         }
         Ok((network, names))
     }
@@ -213,6 +215,7 @@ impl GraphNet {
             dropped,
             output,
             states,
+            classifies_text: classes.is_some(),
             classes_of_last_token: classes.is_some_and(|classes| classes.of_last_token),
             last_state,
             cuts,

@@ -37,7 +37,8 @@ impl GraphNet {
         self.outline.shapes[self.outline.states.0].last().copied().unwrap_or_default()
     }
 
-    /// Maps tokens and padding `[batch, length]` to hidden states `[batch, length, width]`.
+    /// Maps tokens and padding `[batch, length]` to hidden states `[batch, length, width]`; of a network that
+    /// [gives classes alone](Self::gives_classes_alone), to its logits.
     ///
     /// # Panics
     /// If the network is not an encoder.
@@ -59,13 +60,18 @@ impl GraphNet {
             let of_part = |x: &Tensor<2, Int>| x.clone().slice_dim(0, its.clone());
             let inputs = RunInputs::padded(of_part(&tokens), padding.clone().slice_dim(0, its.clone()));
             let inputs = segments.iter().fold(inputs, |inputs, segments| inputs.with_types(of_part(segments)));
-            self.run(&inputs, &[self.outline.states]).remove(0).three()
+            by_row(self.run(&inputs, &[self.outline.states]).remove(0))
         })
     }
 
     /// Returns whether the network has a layer of classes for texts or their tokens.
     pub fn classifies_text(&self) -> bool {
-        self.outline.output != self.outline.states
+        self.outline.classifies_text
+    }
+
+    /// Returns whether the network has classes of texts, but no hidden states: an ONNX model.
+    pub fn gives_classes_alone(&self) -> bool {
+        self.outline.classifies_text && self.outline.output == self.outline.states
     }
 
     /// Returns whether the network has a layer of classes for each token.
@@ -100,13 +106,16 @@ impl GraphNet {
     }
 
     /// Maps the last hidden states of texts, and their padding if they have any, to the logits of
-    /// [`classify_text`](Self::classify_text).
+    /// [`classify_text`](Self::classify_text). Logits of a network that [gives classes alone](Self::gives_classes_alone) stay.
     ///
     /// # Panics
     /// If the network has no layer of classes.
-    pub fn classes_of(&self, states: Tensor<3>, padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
+    pub fn classes_of(&self, states: AnyTensor, padding: Option<Tensor<2, Bool>>) -> Tensor<3> {
+        if self.gives_classes_alone() {
+            return by_row(states);
+        }
         let tokens = RunTokens::new(padding.clone(), Vec::new());
-        let logits = by_row(self.run_between([self.outline.states, self.outline.output], states.into(), tokens));
+        let logits = by_row(self.run_between([self.outline.states, self.outline.output], states, tokens));
         let n_rows = logits.dims()[1];
         match (self.outline.classes_of_last_token, padding) {
             (false, _) => logits,

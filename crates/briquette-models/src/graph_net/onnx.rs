@@ -5,6 +5,7 @@ use super::checked_nodes::check_nodes;
 use super::dropout::GraphDropout;
 use super::exact::ExactNodes;
 use super::example::EXAMPLE;
+use super::onnx_input::gives_classes;
 use super::onnx_programs::{OnnxProgram, OnnxPrograms, ProgramKey};
 use super::parts::BlockCuts;
 use super::program::{GraphProgram, needed_nodes};
@@ -15,7 +16,7 @@ use crate::fresh::Initial;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::InputFile;
 use briquette_graph::onnx::{ImportedGraph, InputDims, RunnableModel};
-use briquette_graph::{Graph, InputSource, ValueId};
+use briquette_graph::{Config, Graph, InputSource, ValueId};
 use briquette_nn::NameMap;
 use burn::tensor::Device;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,11 +36,11 @@ impl GraphNet {
     /// - Config: an operator cannot be run; the error names it.
     /// - Input: the file is damaged.
     /// - Io: the file cannot be read.
-    pub(super) fn of_onnx(path: &Path, dims: &InputDims, device: &Device) -> Result<(Self, NameMap)> {
-        Self::of_model(path, dims, device).map_err(|error| error.at(shown_path(path)))
+    pub(super) fn of_onnx(path: &Path, dims: &InputDims, config: &Config, device: &Device) -> Result<(Self, NameMap)> {
+        Self::of_model(path, dims, config, device).map_err(|error| error.at(shown_path(path)))
     }
 
-    fn of_model(path: &Path, dims: &InputDims, device: &Device) -> Result<(Self, NameMap)> {
+    fn of_model(path: &Path, dims: &InputDims, config: &Config, device: &Device) -> Result<(Self, NameMap)> {
         let model = RunnableModel::read(InputFile::open(path)?)?;
         let mut graph = model.graph(dims)?;
         let shapes = graph.lower()?.shapes;
@@ -63,6 +64,7 @@ impl GraphNet {
         let mut others = others.chain(graph.unused.iter().map(String::as_str));
         let names = others.try_fold(names, |names, name| names.ignore(&as_pattern(name)))?;
         let cuts = BlockCuts::whole(&graph, output);
+        let classifies_text = gives_classes(&model, &graph, &shapes[output.0], config);
         let onnx = Some(OnnxPrograms { model, programs: Mutex::default() });
         let (dropped, programs, max_tokens) = (BTreeSet::new(), Mutex::default(), None);
         let (states, last_state) = (output, output);
@@ -73,6 +75,7 @@ impl GraphNet {
             dropped,
             output,
             states,
+            classifies_text,
             classes_of_last_token: false,
             last_state,
             cuts,

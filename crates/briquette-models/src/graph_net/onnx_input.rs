@@ -20,6 +20,7 @@ use std::path::Path;
 /// | images `[batch, channels, height, width]` | `[batch, classes]` | classifier |
 /// | token ids `[batch, tokens]` | `[batch, tokens, vocabulary]` | decoder |
 /// | token ids `[batch, tokens]` | `[batch, tokens, width]` | encoder |
+/// | token ids `[batch, tokens]` | `[batch, classes]` named `logits`, or a config.json of a `..ForSequenceClassification` | encoder |
 ///
 /// The scores of a masked language model look like those of a decoder: a config.json next to it that names a family of encoders
 /// makes it one.
@@ -29,7 +30,7 @@ use std::path::Path;
 /// - Input: the file is damaged.
 /// - Io: the file cannot be read.
 pub(crate) fn onnx_task(path: &Path, config: &Config) -> Result<ModelTask> {
-    let found = RunnableModel::read(InputFile::open(path)?).and_then(|model| task_of(&model));
+    let found = RunnableModel::read(InputFile::open(path)?).and_then(|model| task_of(&model, config));
     let is_encoder = || {
         let family = config.model_type().and_then(|_| family_of(&Headers::new(&[], None), config));
         family.is_some_and(|family| family.task == Task::Encoder)
@@ -40,7 +41,25 @@ pub(crate) fn onnx_task(path: &Path, config: &Config) -> Result<ModelTask> {
     }
 }
 
-fn task_of(model: &RunnableModel) -> Result<ModelTask> {
+/// Returns whether the first output of a network of texts has logits of classes: `[batch, classes]`, or `[batch, tokens, classes]`.
+///
+/// The output is named `logits`, or config.json names a class with such a head. Logits of tokens are not those of the vocabulary.
+pub(super) fn gives_classes(model: &RunnableModel, graph: &Graph, output: &[usize], config: &Config) -> bool {
+    let is_named = model.output_names().first() == Some(&"logits");
+    let has = |head: &str| config.architecture().is_some_and(|class| class.contains(head));
+    let takes_texts = graph.inputs.iter().any(|input| input.source == InputSource::TokenIds);
+    takes_texts
+        && match *output {
+            [_, _] => is_named || has("ForSequenceClassification"),
+            [_, _, width] => {
+                let is_other = vocabulary(graph).is_some_and(|vocabulary| vocabulary != width);
+                is_other && (is_named || has("ForTokenClassification"))
+            }
+            _ => false,
+        }
+}
+
+fn task_of(model: &RunnableModel, config: &Config) -> Result<ModelTask> {
     let graph = model.graph(&InputDims::from(EXAMPLE))?;
     check_inputs(model, &graph)?;
     let shapes = graph.lower()?.shapes;
@@ -58,8 +77,10 @@ fn task_of(model: &RunnableModel) -> Result<ModelTask> {
             Ok(ModelTask::Decoder)
         }
         (false, [_, _, _]) => Ok(ModelTask::Encoder),
+        (false, other) if gives_classes(model, &graph, other, config) => Ok(ModelTask::Encoder),
         (false, other) => Err(Error::config(format!(
-            "the first output: found the shape {other:?}, expected [batch, tokens, width]; export hidden states or logits of tokens"
+            "the first output: found the shape {other:?}, expected [batch, tokens, width], or classes [batch, classes] named logits; \
+             export hidden states or logits"
         ))),
     }
 }

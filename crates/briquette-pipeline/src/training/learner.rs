@@ -107,7 +107,8 @@ impl Learner {
         if !self.network.classifies_text() {
             return None;
         }
-        let logits = self.network.classes_of(states, Some(padding.clone())).cast(FloatDType::F32).flatten::<2>(0, 1);
+        let logits =
+            self.network.classes_of(states.into(), Some(padding.clone())).cast(FloatDType::F32).flatten::<2>(0, 1);
         Some(match self.network.classifies_tokens() {
             false => logits,
             true => logits.select(0, padding.clone().bool_not().flatten::<1>(0, 1).argwhere().squeeze_dim::<1>(1)),
@@ -130,9 +131,10 @@ impl Learner {
                 None => pooling.apply(states, padding.clone()),
             }
         };
+        let pooling = self.pooling.as_ref().filter(|_| !self.network.gives_classes_alone());
         Outputs {
             logits: self.classes(last.clone(), &padding),
-            embedding: self.pooling.as_ref().map(embed),
+            embedding: pooling.map(embed),
             hidden,
             padding: Some(padding),
             ..Outputs::default()
