@@ -49,6 +49,7 @@ fn standard(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         "Pad" => ranges::pad(to, given),
         "CumSum" => ranges::cumulative_sum(to, given),
         "GatherElements" if to.runs => scatter::gather_elements(to, given),
+        "ScatterElements" if to.runs => scatter::scatter_elements(to, given),
         "ArgMax" | "ArgMin" if to.runs => top::arg_max(to, given),
         "TopK" if to.runs => top::top_k(to, given),
         "Einsum" if to.runs => einsum::einsum(to, given),

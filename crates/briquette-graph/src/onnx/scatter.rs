@@ -1,4 +1,4 @@
-//! Lookups and replacements by index vectors and by single indices: `GatherND`, `ScatterND` and `GatherElements`.
+//! Lookups and replacements by index vectors and by single indices: `GatherND`, `ScatterND`, `GatherElements` and `ScatterElements`.
 
 use super::attributes::{int, text};
 use super::importer::{Importer, MAX_KNOWN};
@@ -52,6 +52,9 @@ impl IndexedRows {
 
 /// Most indices that f32 counts exactly.
 const MAX_INDICES: usize = 1 << 24;
+
+/// Most indices along the axis of a replacement of elements.
+const MAX_REPLACED: usize = 64;
 
 /// Returns whether f32 holds every index into these extents.
 fn is_exact(extents: &[usize]) -> bool {
@@ -173,6 +176,37 @@ pub(super) fn elements_at(to: &mut Importer, x: &Item, indices: &Item, axis: usi
     let table = as_table(to, x, &rows)?;
     let taken = looked_up(to, table, list, 0)?;
     reshaped(to, &Item::Value(taken), found)
+}
+
+/// Imports a replacement of elements along an axis, with an index for each new element: a choice for each index along the axis.
+pub(super) fn scatter_elements(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
+    let (x, indices, updates) = (given.get(0)?, given.get(1)?, given.get(2)?);
+    let (shape, axis) = (to.shape(x)?, given.axis(to, 0)?);
+    let of_indices = to.shape(indices)?;
+    let n = *of_indices.get(axis)?;
+    let is_whole = of_indices.iter().zip(&shape).enumerate().all(|(at, (own, all))| at == axis || own == all);
+    let fits = is_whole && of_indices.len() == shape.len() && to.shape(updates)? == of_indices && n <= MAX_REPLACED;
+    (fits && text(given.node, "reduction", "none") == "none").then_some(())?;
+    let list =
+        |shape: Vec<usize>, values: Vec<usize>| known(Constant { shape, is_integer: true, values: numbers(&values) });
+    let mut along = vec![1; shape.len()];
+    along[axis] = shape[axis];
+    let places = to.operand(&list(along, (0..shape[axis]).collect()))?;
+    let (extent, ids) = (to.operand(&list(vec![1], vec![shape[axis]]))?, to.operand(indices)?);
+    // The remainder counts negative indices from the end.
+    let ids = to.emit(Primitive::Elementwise(ElementFunction::Foreign("Mod")), &[ids, extent])?;
+    let (mut found, updates) = (to.operand(x)?, to.operand(updates)?);
+    for start in 0..n {
+        let one = Primitive::Slice { axis, start, len: 1 };
+        let (place, value) = (to.emit(one.clone(), &[ids.into()])?, to.emit(one, &[updates])?);
+        let is_here = to.emit(Primitive::Elementwise(ElementFunction::Foreign("Equal")), &[places, place.into()])?;
+        let choice = [is_here.into(), value.into(), found];
+        found = to.emit(Primitive::Elementwise(ElementFunction::Foreign("Where")), &choice)?.into();
+    }
+    match found {
+        Operand::Value(value) => Some(vec![Item::Value(value)]),
+        Operand::Weight(_) => None,
+    }
 }
 
 /// A matrix of the rows of an item.
