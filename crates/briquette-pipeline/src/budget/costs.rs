@@ -13,7 +13,7 @@ use briquette_recipe::{Bounds, Budget, GivenScheme, Recipe, Target};
 use briquette_writer::context::{RunOptions, Workers};
 use briquette_writer::curve::Curve;
 use briquette_writer::{Plan, TensorPlan};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The minimum share of an error that remains after weight updates, whatever the calibration shows.
 const LEAST_LEFT: f64 = 0.01;
@@ -96,11 +96,14 @@ impl Costs {
             _ => "",
         };
         let is_dropped: Vec<bool> = open.iter().map(|(_, curve)| budget.dropped.contains(&curve.name)).collect();
-        let size = |tensor: &TensorPlan| Ok(plan.predict_tensor(tensor)?.0);
-        let packed: u64 = open.iter().map(|(tensor, _)| size(tensor)).sum::<Result<u64>>()?;
-        let are_left = |tensor: &&TensorPlan| !is_open(tensor) && budget.dropped.contains(&*tensor.info.name);
-        let dropped = plan.tensors.iter().filter(are_left).map(size).sum::<Result<u64>>()?;
-        let fixed = plan.predict()?.n_bytes as f64 - packed as f64 - dropped as f64;
+        let [packed, packed_of_dropped] = [false, true].map(|is_dropped_too| -> Result<u64> {
+            let those = open.iter().zip(&is_dropped).filter(|(_, is_dropped)| **is_dropped == is_dropped_too);
+            those.map(|((tensor, _), _)| Ok(plan.predict_tensor(tensor)?.0)).sum()
+        });
+        let all = plan.predict()?.n_bytes;
+        let kept = if budget.dropped.is_empty() { all } else { without(&plan, &budget.dropped).predict()?.n_bytes };
+        let fixed = kept as f64 - packed? as f64;
+        let of_others = (all - kept).saturating_sub(packed_of_dropped?);
         let counted = open.iter().zip(&is_dropped).filter(|(_, is_dropped)| !**is_dropped);
         let n_weights: usize = counted.map(|((_, curve), _)| curve.n_weights).sum();
         let most = match budget.target {
@@ -124,7 +127,7 @@ impl Costs {
         let smallest = |choices: &Vec<Candidate>| choices.iter().map(|it| it.bytes).fold(f64::INFINITY, f64::min);
         let of_codes: f64 =
             choices.iter().zip(&is_dropped).filter(|(_, is_dropped)| **is_dropped).map(|(it, _)| smallest(it)).sum();
-        let uncounted = dropped + of_codes as u64;
+        let uncounted = of_others + of_codes as u64;
         let topology = topology_of(recipe, &checkpoint)?;
         let groups = siblings::groups(curves.iter().map(|curve| curve.name.as_str()), &topology);
         let words = [found.how, found.unit];
@@ -239,6 +242,12 @@ impl Costs {
         let bytes = self.choices.iter().zip(&chosen).map(|(choices, &place)| choices[place].bytes).sum();
         Ok(Steps { schemes, bytes, are_finest, places: chosen })
     }
+}
+
+/// Returns a plan without some tensors.
+fn without<'a>(plan: &Plan<'a>, dropped: &BTreeSet<String>) -> Plan<'a> {
+    let tensors = plan.tensors.iter().filter(|tensor| !dropped.contains(&*tensor.info.name)).cloned().collect();
+    Plan { tensors, ..plan.clone() }
 }
 
 /// Leaves the smallest choice of dropped tensors, and counts none of its bytes.
