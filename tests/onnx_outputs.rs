@@ -264,6 +264,8 @@ fn codes_of_nodes_are_decoded_or_refused_but_never_taken_for_weights() {
             "compress n --bytes 50kB -o x",
             "sensitivity n --data text.txt -o x.json",
             "export n --to onnx --quantize int8-dynamic -o x",
+            "export n --to dense -o x",
+            "export n --to compressed-tensors -o x",
         ] {
             sandbox
                 .run(line)

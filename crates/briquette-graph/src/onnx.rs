@@ -13,6 +13,7 @@ mod einsum;
 mod element_wise;
 mod fold;
 mod functions;
+mod given_tensor;
 mod imported;
 mod importer;
 mod input_shapes;

@@ -6,6 +6,7 @@
 
 mod attempts;
 mod costs;
+mod dropped;
 mod predicted;
 mod size_search;
 

@@ -19,7 +19,7 @@ mod untouched;
 
 use crate::{Budget, CalibrationRun, Recipe, Sensitivity, Target};
 use briquette_core::{Error, Result, shown_path};
-use briquette_formats::{Checkpoint, Compressed, TensorInfo, TensorSource};
+use briquette_formats::{Checkpoint, Compressed, OutputFormat, TensorInfo, TensorSource};
 use briquette_methods::quant::ScaleSearch;
 use briquette_writer::ties::{self, Ties};
 use briquette_writer::{Plan, Stop, TensorPlan};
@@ -136,7 +136,8 @@ fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
         return Err(Error::refused(message).at(checkpoint.path().display()));
     }
     let has_stages = recipe.file_stages().next().is_some() || !recipe.parts.is_empty();
-    if has_stages && checkpoint.has_codes_of_nodes()? {
+    // Only a copy of the file has the nodes that decode them.
+    if (has_stages || recipe.profile != OutputFormat::Onnx) && checkpoint.has_codes_of_nodes()? {
         let message = "the model is already quantized: its nodes decode codes of weights; start from the model that it was made from";
         return Err(Error::refused(message).at(checkpoint.path().display()));
     }

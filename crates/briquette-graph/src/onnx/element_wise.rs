@@ -73,13 +73,22 @@ const SEVERAL: [&str; 23] = [
     "Mul",
 ];
 
+/// Returns whether a `Dropout` may drop elements: one that is told to train, with a share above 0.
+fn drops(to: &Importer, given: &NodeInputs) -> bool {
+    let may_be = |at: usize, default: f64| match given.get(at) {
+        Some(item) => to.values(item).is_none_or(|found| found.values != [0.0]),
+        None => default != 0.0,
+    };
+    may_be(2, 0.0) && may_be(1, 0.5)
+}
+
 /// Imports a function of elements; `None` for other operators.
 pub(super) fn import(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
     let name = given.node.op_type.as_str();
     match name {
         "Identity" => Some(vec![given.get(0)?.clone()]),
         "Cast" | "CastLike" => cast(to, given),
-        "Dropout" if given.node.outputs.len() == 1 => Some(vec![given.get(0)?.clone()]),
+        "Dropout" if given.node.outputs.len() == 1 && !drops(to, given) => Some(vec![given.get(0)?.clone()]),
         "Add" | "Sub" | "Mul" | "Div" | "Pow" => binary(to, given),
         "QuantizeLinear" if to.runs => quantized::quantize(to, given),
         "DequantizeLinear" if to.runs => quantized::dequantize(to, given),

@@ -1,5 +1,6 @@
 //! The state of an import: the meaning of each name, and the graph so far.
 
+use super::given_tensor::{GivenTensor, has_loose_elements};
 use super::input_shapes::InputDims;
 use super::item::{self, Item};
 use super::questions::Questions;
@@ -9,7 +10,7 @@ use crate::graph::{Graph, GraphInput, InputSource, Node, NodeId, Operand, ValueI
 use crate::op::{Op, Primitive};
 use briquette_core::{DType, Error, OutputAxis, Result, Shape};
 use briquette_formats::InputFile;
-use briquette_formats::onnx::{self, CodeOrder, CodedWeight, Constant, Model, Tensor, TensorData, ValueInfo};
+use briquette_formats::onnx::{self, CodeOrder, CodedWeight, Constant, Model, Tensor, ValueInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most elements of a tensor whose values are computed.
@@ -23,11 +24,6 @@ pub(super) fn is_integer_type(data_type: i64) -> bool {
     matches!(data_type, 2..=7 | 9 | 12 | 13)
 }
 
-/// Returns whether the elements of a tensor are in fields that checkpoints do not read.
-fn is_inline(tensor: &Tensor) -> bool {
-    matches!(tensor.data, TensorData::Spans(_) | TensorData::Varints(_))
-}
-
 /// The state outside of a graph inside of a node: its names, its node, and its path.
 pub(super) struct SubgraphScope<'a> {
     names: BTreeMap<&'a str, Item>,
@@ -35,17 +31,6 @@ pub(super) struct SubgraphScope<'a> {
     declared: Option<BTreeMap<&'a str, &'a ValueInfo>>,
     place: String,
     outer: String,
-}
-
-/// A tensor with values.
-struct GivenTensor<'a> {
-    /// The name in checkpoints. In a graph inside a node, the path of the node comes before it.
-    name: String,
-    tensor: &'a Tensor,
-    /// Whether checkpoints list the tensor.
-    is_listed: bool,
-    /// How the tensor's codes are decoded, if these are the floats.
-    decoded: Option<CodedWeight>,
 }
 
 /// A graph that is being built.
@@ -127,17 +112,6 @@ impl<'a> Importer<'a> {
         Some(if is_turned { Item::Turned(index) } else { Item::Tensor(index) })
     }
 
-    /// Returns whether a tensor is decoded with a scale for each element of its last axis.
-    pub(super) fn has_outputs_last(&self, index: usize) -> bool {
-        self.tensors[index].decoded.as_ref().is_some_and(|own| own.order == CodeOrder::OutputsLast)
-    }
-
-    /// Returns the extents of a tensor, decoded if it has codes.
-    pub(super) fn extents(&self, index: usize) -> &[usize] {
-        let GivenTensor { tensor, decoded, .. } = &self.tensors[index];
-        decoded.as_ref().map_or(&tensor.shape, |own| &own.shape)
-    }
-
     /// Begins a graph inside of a node. Its names are forgotten by [`leave`](Self::leave).
     pub(super) fn enter(&mut self, graph: &str) -> SubgraphScope<'a> {
         let inner = format!("{}/{}/{graph}", self.scope, self.place);
@@ -208,14 +182,14 @@ impl<'a> Importer<'a> {
         dims.iter().map(extent).collect::<Option<Vec<usize>>>().filter(|shape| !shape.contains(&0))
     }
 
-    /// The name of the tensor of an index.
-    pub(super) fn name(&self, index: usize) -> &str {
-        &self.tensors[index].name
+    /// The tensor of an index, with its name.
+    pub(super) fn given(&self, index: usize) -> &GivenTensor<'a> {
+        &self.tensors[index]
     }
 
     /// Whether a node uses the tensor of an index already.
     pub(super) fn is_used(&self, index: usize) -> bool {
-        self.weights.contains_key(self.name(index))
+        self.weights.contains_key(&self.given(index).name)
     }
 
     /// The number of axes of an operand.
@@ -235,8 +209,8 @@ impl<'a> Importer<'a> {
     pub(super) fn shape(&self, item: &Item) -> Option<Vec<usize>> {
         match item {
             Item::Value(value) => self.shapes[value.0].clone(),
-            Item::Tensor(index) => Some(self.extents(*index).to_vec()),
-            Item::Turned(index) => Some(self.extents(*index).iter().rev().copied().collect()),
+            Item::Tensor(index) => Some(self.given(*index).extents().to_vec()),
+            Item::Turned(index) => Some(self.given(*index).extents().iter().rev().copied().collect()),
             Item::Known(constant) => Some(constant.shape.clone()),
             Item::Opaque(_) | Item::Codes(..) => None,
         }
@@ -302,12 +276,12 @@ impl<'a> Importer<'a> {
         // A type without a counterpart has the size of its integers.
         let dtype = if is_decoded { DType::F32 } else { tensor.dtype().unwrap_or(DType::U8) };
         if self.runs
-            && (!is_listed || !dtype.is_weight() || tensor.shape.is_empty() || is_inline(tensor))
+            && (!is_listed || !dtype.is_weight() || tensor.shape.is_empty() || has_loose_elements(tensor))
             && let Some(constant) = tensor.constant(self.file, MAX_HELD).ok().flatten()
         {
             self.graph.constants.insert(name.clone(), constant.values);
         }
-        let shape = self.extents(index).to_vec();
+        let shape = self.given(index).extents().to_vec();
         self.declare(&name, dtype, &shape, !dtype.is_weight())
     }
 

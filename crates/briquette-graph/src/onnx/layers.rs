@@ -128,12 +128,12 @@ fn matrix(to: &mut Importer, item: &Item, is_turned: bool) -> Option<Operand> {
         Item::Turned(index) => (*index, !is_turned),
         _ => return None,
     };
-    if to.extents(index).len() != 2 {
+    if to.given(index).extents().len() != 2 {
         return None;
     }
     let layout = if is_turned { OutputAxis::First } else { OutputAxis::Last };
     // A scale for each input fits no layer.
-    (layout == OutputAxis::Last || !to.has_outputs_last(index)).then_some(())?;
+    (layout == OutputAxis::Last || !to.given(index).has_outputs_last()).then_some(())?;
     let is_used = to.is_used(index);
     let weight = to.weight(index)?;
     let own = &mut to.graph.weights[weight.0].layout;

@@ -223,6 +223,7 @@ pub(super) fn depth_and_space(to: &mut Importer, given: &NodeInputs) -> Option<V
     let block = usize::try_from(int(given.node, "blocksize", 0)).ok().filter(|block| *block > 0)?;
     let square = block.checked_mul(block)?;
     let (cut, permutation, joined) = if given.node.op_type == "SpaceToDepth" {
+        (text(given.node, "mode", "DCR") == "DCR").then_some(())?;
         let (rows, columns) = (height / block, width / block);
         let cut = vec![batch, channels, rows, block, columns, block];
         (cut, vec![0, 3, 5, 1, 2, 4], vec![batch, channels.checked_mul(square)?, rows, columns])

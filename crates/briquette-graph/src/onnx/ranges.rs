@@ -1,6 +1,6 @@
 //! Operators that take parts of axes: slices, splits, lookups and padding.
 
-use super::attributes::{axis, extents, int, ints, text};
+use super::attributes::{axis, extents, float, int, ints, text};
 use super::importer::{Importer, MAX_HELD};
 use super::inputs::NodeInputs;
 use super::item::{Item, integers, known};
@@ -204,12 +204,13 @@ pub(super) fn pad(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>> {
         return Some(vec![mirrored(to, x.clone(), mode, &before, &after)?]);
     }
     // Zeros are the usual padding; another number is a function of its own.
-    let is_zero = match given.get(2) {
-        Some(value) => to.values(value)?.values.iter().all(|&value| value == 0.0),
-        None => true,
+    let number = match given.get(2) {
+        Some(value) => to.values(value)?,
+        // An attribute before opset 11.
+        None => Constant { shape: Vec::new(), is_integer: false, values: vec![float(given.node, "value", 0.0)] },
     };
+    let is_zero = number.values.iter().all(|&value| value == 0.0);
     if to.runs && !is_zero {
-        let number = to.values(given.get(2)?)?;
         return Some(vec![filled(to, x.clone(), number, &before, &after)?]);
     }
     let x = to.operand(x)?;

@@ -25,6 +25,9 @@ pub(super) fn resize(to: &mut Importer, given: &NodeInputs) -> Option<Vec<Item>>
     };
     (target.len() == shape.len() && target.get(..2)? == shape.get(..2)?).then_some(())?;
     if to.runs {
+        // A target can follow from several scales.
+        let are_known = scales.is_some() || !given.has(position) || given.has(3);
+        are_known.then_some(())?;
         let axes = (2..shape.len()).map(|axis| {
             let scale = scales.as_ref().map_or(target[axis] as f64 / shape[axis] as f64, |scales| scales[axis]);
             ResizedAxis { axis, extent: shape[axis], target: target[axis], scale }

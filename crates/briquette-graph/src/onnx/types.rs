@@ -5,7 +5,7 @@ use super::importer::{Importer, is_integer_type};
 use super::inputs::NodeInputs;
 use super::item::Item;
 use crate::op::{ElementFunction, Primitive};
-use briquette_formats::onnx::Node;
+use briquette_formats::onnx::{AttributeValue, Node};
 
 /// Truth values in `TensorProto.DataType`.
 const BOOL: i64 = 9;
@@ -19,6 +19,11 @@ pub(super) fn gives_integers(to: &Importer, node: &Node, inputs: &[Option<Item>]
         | "IsInf" | "ArgMax" | "ArgMin" => true,
         "Where" => is_integer(1) && is_integer(2),
         "CastLike" => is_integer(1),
+        // The first input is a shape.
+        "ConstantOfShape" => match node.attribute("value") {
+            Some(AttributeValue::Tensor(tensor)) => is_integer_type(tensor.data_type),
+            _ => false,
+        },
         // Codes are decoded.
         "GatherBlockQuantized" => false,
         _ => is_integer(0) && !node.op_type.ends_with("Linear"),

@@ -99,9 +99,12 @@ impl GraphNet {
         let graph = self.graph();
         let given = graph.inputs.iter().map(|input| {
             let name = &graph.values[input.value.0];
-            let value =
-                inputs.get(name).cloned().ok_or_else(|| Error::input("is missing").at(format!("input {name:?}")));
-            Ok((input.value, value?))
+            let problem = |what: &str| Error::input(what).at(format!("input {name:?}"));
+            let value = inputs.get(name).cloned().ok_or_else(|| problem("is missing"))?;
+            match value.dims().contains(&0) {
+                true => Err(problem("has no elements")),
+                false => Ok((input.value, value)),
+            }
         });
         let (given, program) = self.onnx_program(onnx, given.collect::<Result<_>>()?, &graph.outputs, false)?;
         let found = self.begin(given, RunTokens::default()).finish(&program.program);

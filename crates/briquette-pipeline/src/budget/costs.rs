@@ -1,5 +1,6 @@
 //! The size and loss of tensors for each step size, and the allocation with the least loss.
 
+use super::dropped::Dropped;
 use crate::frequency;
 use crate::memory::limit_of_host;
 use crate::report::{AllocatedTensor, AllocationReport};
@@ -13,7 +14,7 @@ use briquette_recipe::{Bounds, Budget, GivenScheme, Recipe, Target};
 use briquette_writer::context::{RunOptions, Workers};
 use briquette_writer::curve::Curve;
 use briquette_writer::{Plan, TensorPlan};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The minimum share of an error that remains after weight updates, whatever the calibration shows.
 const LEAST_LEFT: f64 = 0.01;
@@ -34,8 +35,8 @@ pub(super) struct Costs {
     choices: Vec<Vec<Candidate>>,
     /// Groups of tensors that must share a kernel.
     groups: Vec<Vec<usize>>,
-    /// Whether a training drops the tensor, so that its bytes do not count.
-    is_dropped: Vec<bool>,
+    /// The tensors that a training drops.
+    dropped: Dropped,
     /// The size of everything else in bytes.
     pub(super) fixed: f64,
     /// The bytes of files that do not count.
@@ -95,17 +96,8 @@ impl Costs {
             Some(Activations::DynamicAsymmetric) => "-dynamic",
             _ => "",
         };
-        let is_dropped: Vec<bool> = open.iter().map(|(_, curve)| budget.dropped.contains(&curve.name)).collect();
-        let [packed, packed_of_dropped] = [false, true].map(|is_dropped_too| -> Result<u64> {
-            let those = open.iter().zip(&is_dropped).filter(|(_, is_dropped)| **is_dropped == is_dropped_too);
-            those.map(|((tensor, _), _)| Ok(plan.predict_tensor(tensor)?.0)).sum()
-        });
-        let all = plan.predict()?.n_bytes;
-        let kept = if budget.dropped.is_empty() { all } else { without(&plan, &budget.dropped).predict()?.n_bytes };
-        let fixed = kept as f64 - packed? as f64;
-        let of_others = (all - kept).saturating_sub(packed_of_dropped?);
-        let counted = open.iter().zip(&is_dropped).filter(|(_, is_dropped)| !**is_dropped);
-        let n_weights: usize = counted.map(|((_, curve), _)| curve.n_weights).sum();
+        let dropped = Dropped::of(&plan, &open, &budget.dropped)?;
+        let (fixed, n_weights) = (dropped.fixed, dropped.n_weights(&open));
         let most = match budget.target {
             Target::Bytes(bytes) => bytes,
             Target::Bits(bits) => (fixed + bits * n_weights as f64 / 8.0) as u64,
@@ -123,16 +115,12 @@ impl Costs {
         let curves: Vec<Curve> = open.into_iter().map(|(_, curve)| curve).collect();
         let of = |curve: &Curve| found.tensor(&curve.name).map_or((0.0, true), |it| (it.loss_of_square, it.is_idle));
         let (losses, idle): (Vec<f64>, Vec<bool>) = curves.iter().map(of).unzip();
-        let choices = choices(&curves, &losses, &suffixes);
-        let smallest = |choices: &Vec<Candidate>| choices.iter().map(|it| it.bytes).fold(f64::INFINITY, f64::min);
-        let of_codes: f64 =
-            choices.iter().zip(&is_dropped).filter(|(_, is_dropped)| **is_dropped).map(|(it, _)| smallest(it)).sum();
-        let uncounted = of_others + of_codes as u64;
+        let mut choices = choices(&curves, &losses, &suffixes);
+        let uncounted = dropped.leave_smallest(&mut choices);
         let topology = topology_of(recipe, &checkpoint)?;
         let groups = siblings::groups(curves.iter().map(|curve| curve.name.as_str()), &topology);
         let words = [found.how, found.unit];
         let has_trellis = has_trellis.iter().zip(&idle).map(|(may_have, is_idle)| *may_have && !is_idle).collect();
-        let choices = without_bytes(choices, &is_dropped);
         Ok(Self {
             curves,
             suffixes,
@@ -142,7 +130,7 @@ impl Costs {
             words,
             choices,
             groups,
-            is_dropped,
+            dropped,
             fixed,
             uncounted,
             most,
@@ -155,7 +143,8 @@ impl Costs {
         let loss =
             |(curve, loss): (&Curve, &f64)| loss * left.get(&curve.name).map_or(1.0, |left| left.max(LEAST_LEFT));
         let losses: Vec<f64> = self.curves.iter().zip(&self.losses).map(loss).collect();
-        self.choices = without_bytes(choices(&self.curves, &losses, &self.suffixes), &self.is_dropped);
+        self.choices = choices(&self.curves, &losses, &self.suffixes);
+        self.dropped.leave_smallest(&mut self.choices);
     }
 
     /// Chooses no codes on a trellis any more, because weights are rounded to the nearest.
@@ -242,24 +231,6 @@ impl Costs {
         let bytes = self.choices.iter().zip(&chosen).map(|(choices, &place)| choices[place].bytes).sum();
         Ok(Steps { schemes, bytes, are_finest, places: chosen })
     }
-}
-
-/// Returns a plan without some tensors.
-fn without<'a>(plan: &Plan<'a>, dropped: &BTreeSet<String>) -> Plan<'a> {
-    let tensors = plan.tensors.iter().filter(|tensor| !dropped.contains(&*tensor.info.name)).cloned().collect();
-    Plan { tensors, ..plan.clone() }
-}
-
-/// Leaves the smallest choice of dropped tensors, and counts none of its bytes.
-fn without_bytes(mut choices: Vec<Vec<Candidate>>, is_dropped: &[bool]) -> Vec<Vec<Candidate>> {
-    for (choices, _) in choices.iter_mut().zip(is_dropped).filter(|(_, is_dropped)| **is_dropped) {
-        let smallest = choices.iter().map(|choice| choice.bytes).fold(f64::INFINITY, f64::min);
-        for choice in choices {
-            let loss = if choice.bytes <= smallest { 0.0 } else { f64::MAX };
-            *choice = Candidate { bytes: 0.0, loss, ..*choice };
-        }
-    }
-    choices
 }
 
 fn choices(curves: &[Curve], losses: &[f64], suffixes: &[&str]) -> Vec<Vec<Candidate>> {
