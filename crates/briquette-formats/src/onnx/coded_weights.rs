@@ -84,16 +84,17 @@ pub fn coded_weights(graph: &OnnxGraph, file: &InputFile) -> Result<BTreeMap<Str
     Ok(found)
 }
 
-/// Returns whether nodes decode or multiply the codes of a matrix or of another tensor with several axes.
+/// Returns whether nodes decode or multiply codes: integers of 4 or 8 bits with several axes.
 pub fn has_codes(graph: &OnnxGraph) -> bool {
-    let matrices: BTreeSet<&str> =
-        graph.initializers.iter().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.name.as_str()).collect();
+    let is_codes = |tensor: &&Tensor| {
+        let has_bits =
+            matches!(tensor.data_type, UINT4 | INT4) || matches!(tensor.dtype(), Some(DType::I8 | DType::U8));
+        has_bits && tensor.shape.len() > 1
+    };
+    let codes: BTreeSet<&str> = graph.initializers.iter().filter(is_codes).map(|tensor| tensor.name.as_str()).collect();
     graph.nodes.iter().any(|node| {
-        let op = node.op_type.as_str();
-        let reads_codes = op == "DequantizeLinear"
-            || op.starts_with("QLinear")
-            || ["Integer", "NBits", "BlockQuantized"].iter().any(|ending| op.ends_with(ending));
-        reads_codes && node.inputs.iter().any(|name| matrices.contains(name.as_str()))
+        let is_named = ["Quantize", "QLinear", "Integer"].iter().any(|part| node.op_type.contains(part));
+        (is_named || node.domain == "com.microsoft") && node.inputs.iter().any(|name| codes.contains(name.as_str()))
     })
 }
 
