@@ -15,21 +15,21 @@ use std::collections::BTreeMap;
 /// Input: the elements of a weight or of its scales are not in one piece.
 pub(super) fn stored(plain: PlainFiles, coded: &BTreeMap<String, CodedWeight>) -> Result<StoredDir> {
     let (found, coded) = (plain.by_name(), coded.values().map(|own| (own.codes.as_str(), own)).collect());
-    let parts = Parts { found, coded };
+    let codes = NodeCodes { found, coded };
     let at =
-        |info: &TensorInfo| parts.tensor(info).map_err(|error: Error| error.at(format_args!("tensor {:?}", info.name)));
+        |info: &TensorInfo| codes.tensor(info).map_err(|error: Error| error.at(format_args!("tensor {:?}", info.name)));
     let tensors = plain.tensors().iter().map(at).collect::<Result<Vec<_>>>()?;
     Ok(StoredDir::new(plain.into_files(), tensors))
 }
 
 /// The tensors of the files, and how nodes decode them.
-struct Parts<'a> {
+struct NodeCodes<'a> {
     found: TensorsByName<'a>,
     /// The weights by the names of their codes.
     coded: BTreeMap<&'a str, &'a CodedWeight>,
 }
 
-impl Parts<'_> {
+impl NodeCodes<'_> {
     fn place(&self, name: &str, layout: Option<ForeignLayout>) -> Result<PartBytes> {
         let missing =
             || Error::input("its elements are in several pieces; write the model again with the onnx package");

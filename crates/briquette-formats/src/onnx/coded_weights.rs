@@ -64,7 +64,7 @@ pub fn coded_weights(graph: &OnnxGraph, file: &InputFile) -> Result<BTreeMap<Str
     let tensors: BTreeMap<&str, &Tensor> =
         graph.initializers.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let reshapes = graph.nodes.iter().filter_map(|node| reshaped(node, &tensors)).collect();
-    let given = Given { tensors, reshapes, file };
+    let given = Initializers { tensors, reshapes, file };
     let (mut found, mut others, mut by_codes) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
     for node in graph.nodes.iter().filter(|node| reshaped(node, &given.tensors).is_none()) {
         let coded = given.coded_weight(node)?;
@@ -93,7 +93,7 @@ pub fn has_codes(graph: &OnnxGraph) -> bool {
     };
     let codes: BTreeSet<&str> = graph.initializers.iter().filter(is_codes).map(|tensor| tensor.name.as_str()).collect();
     graph.nodes.iter().any(|node| {
-        let is_named = ["Quantize", "QLinear", "Integer"].iter().any(|part| node.op_type.contains(part));
+        let is_named = ["Dequantize", "Quantize", "QLinear", "Integer"].iter().any(|part| node.op_type.contains(part));
         (is_named || node.domain == "com.microsoft") && node.inputs.iter().any(|name| codes.contains(name.as_str()))
     })
 }
@@ -106,14 +106,14 @@ fn reshaped<'a>(node: &'a Node, tensors: &BTreeMap<&str, &Tensor>) -> Option<(&'
 }
 
 /// The tensors that nodes read.
-struct Given<'a> {
+struct Initializers<'a> {
     tensors: BTreeMap<&'a str, &'a Tensor>,
     /// The tensors of codes by the names of their reshapes.
     reshapes: BTreeMap<&'a str, &'a str>,
     file: &'a InputFile,
 }
 
-impl Given<'_> {
+impl Initializers<'_> {
     /// Returns the name of the tensor whose elements a name has.
     fn source<'n>(&'n self, name: &'n str) -> &'n str {
         self.reshapes.get(name).copied().unwrap_or(name)
@@ -181,8 +181,10 @@ impl Given<'_> {
         let groups = CodeGroups { bits, size: size(node, "block_size", 0)?, is_signed, is_turned, pads_zeros: false };
         let shape = if is_turned { [n_second, n_first] } else { [n_first, n_second] };
         let zeros = self.zeros(node, 2, codes.data_type)?;
+        let n_groups = shape[1] / groups.size;
+        let of_scales = if is_turned { [n_groups, shape[0]] } else { [shape[0], n_groups] };
         // Codes without a sign have values from 0 on if there are no zero points.
-        let fits = is_signed || zeros.is_some();
+        let fits = (is_signed || zeros.is_some()) && self.tensor(node, 1)?.shape == of_scales;
         self.groups(node, [0, 1], zeros, shape, groups).filter(|_| fits)
     }
 
@@ -282,4 +284,77 @@ fn axis(node: &Node, default: i64, rank: usize) -> i64 {
 fn axis_of(node: &Node, name: &str, default: i64, rank: usize) -> i64 {
     let axis = integer(node, name, default);
     if axis < 0 { axis.saturating_add(rank as i64) } else { axis }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::graph::Attribute;
+    use super::*;
+
+    const U8: i64 = 2;
+
+    fn tensor(name: &str, data_type: i64, shape: &[usize]) -> Tensor {
+        Tensor { name: name.into(), data_type, shape: shape.to_vec(), ..Tensor::default() }
+    }
+
+    fn node(domain: &str, op_type: &str, inputs: &[&str], outputs: &[&str], numbers: &[(&str, i64)]) -> Node {
+        let names = |list: &[&str]| list.iter().map(ToString::to_string).collect();
+        let attribute =
+            |&(name, value): &(&str, i64)| Attribute { name: name.into(), value: AttributeValue::Int(value) };
+        Node {
+            domain: domain.into(),
+            op_type: op_type.into(),
+            inputs: names(inputs),
+            outputs: names(outputs),
+            attributes: numbers.iter().map(attribute).collect(),
+            ..Node::default()
+        }
+    }
+
+    fn product(inputs: &[&str]) -> Node {
+        let numbers = [("N", 6), ("K", 32), ("bits", 4), ("block_size", 16)];
+        node("com.microsoft", "MatMulNBits", inputs, &["y"], &numbers)
+    }
+
+    /// The names of weights that `nodes` decode.
+    fn found(nodes: Vec<Node>) -> Vec<String> {
+        let initializers = vec![
+            tensor("codes", U8, &[6, 2, 8]),
+            tensor("scale", 1, &[6, 2]),
+            tensor("other", 1, &[6, 2]),
+            tensor("zeros", U8, &[6, 1]),
+            tensor("pairs", UINT4, &[32, 6]),
+            tensor("by_group", 1, &[2, 6]),
+            tensor("shifts", UINT4, &[2, 6]),
+        ];
+        let graph = OnnxGraph { nodes, initializers, ..OnnxGraph::default() };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let found = coded_weights(&graph, &InputFile::open(file.path()).unwrap()).unwrap();
+        assert!(found.is_empty() || has_codes(&graph));
+        found.into_keys().collect()
+    }
+
+    #[test]
+    fn codes_are_found_by_the_names_that_nodes_read() {
+        assert_eq!(found(vec![product(&["x", "codes", "scale"])]), ["codes"]);
+        assert_eq!(found(vec![product(&["x", "codes", "scale", "zeros"])]), ["codes"]);
+        let reshaped = node("", "Reshape", &["codes", "shape"], &["rows"], &[]);
+        let numbers = [("bits", 4), ("block_size", 16), ("gather_axis", 0), ("quantize_axis", 1)];
+        let table = node("com.microsoft", "GatherBlockQuantized", &["rows", "ids", "scale"], &["z"], &numbers);
+        assert_eq!(found(vec![reshaped, table, product(&["x", "codes", "scale"])]), ["codes", "rows"]);
+        let blocks = |inputs| node("", "DequantizeLinear", inputs, &["w"], &[("axis", 0), ("block_size", 16)]);
+        assert_eq!(found(vec![blocks(&["pairs", "by_group", "shifts"])]), ["pairs"]);
+        // Without zero points, such codes begin at 0; scales of another order fit no group.
+        assert!(found(vec![blocks(&["pairs", "by_group"])]).is_empty());
+        assert!(found(vec![blocks(&["pairs", "scale", "shifts"])]).is_empty());
+    }
+
+    #[test]
+    fn codes_that_nodes_read_in_two_ways_or_in_another_order_are_left_out() {
+        assert!(found(vec![product(&["x", "codes", "scale"]), product(&["x", "codes", "other"])]).is_empty());
+        let cast = node("", "Cast", &["codes"], &["c"], &[("to", 1)]);
+        assert!(found(vec![product(&["x", "codes", "scale"]), cast]).is_empty());
+        assert!(found(vec![product(&["x", "codes", "scale", "", "order"])]).is_empty());
+        assert!(found(vec![product(&["x", "codes", "by_group", "by_group"])]).is_empty());
+    }
 }

@@ -1,6 +1,6 @@
 //! The size and loss of tensors for each step size, and the allocation with the least loss.
 
-use super::dropped::Dropped;
+use super::dropped::DroppedBytes;
 use crate::frequency;
 use crate::memory::limit_of_host;
 use crate::report::{AllocatedTensor, AllocationReport};
@@ -36,7 +36,7 @@ pub(super) struct Costs {
     /// Groups of tensors that must share a kernel.
     groups: Vec<Vec<usize>>,
     /// The tensors that a training drops.
-    dropped: Dropped,
+    dropped: DroppedBytes,
     /// The size of everything else in bytes.
     pub(super) fixed: f64,
     /// The bytes of files that do not count.
@@ -96,7 +96,7 @@ impl Costs {
             Some(Activations::DynamicAsymmetric) => "-dynamic",
             _ => "",
         };
-        let dropped = Dropped::of(&plan, &open, &budget.dropped)?;
+        let dropped = DroppedBytes::of(&plan, &open, &budget.dropped)?;
         let (fixed, n_weights) = (dropped.fixed, dropped.n_weights(&open));
         let most = match budget.target {
             Target::Bytes(bytes) => bytes,

@@ -7,7 +7,7 @@ use briquette_writer::{Plan, TensorPlan};
 use std::collections::BTreeSet;
 
 /// The predicted sizes of a file with dropped tensors.
-pub(super) struct Dropped {
+pub(super) struct DroppedBytes {
     /// Whether each tensor with an open step size is dropped.
     is_dropped: Vec<bool>,
     /// The bytes of what is not dropped, beside tensors with open step sizes.
@@ -16,7 +16,7 @@ pub(super) struct Dropped {
     others: u64,
 }
 
-impl Dropped {
+impl DroppedBytes {
     /// Predicts the sizes of a plan, of which `open` has the tensors with open step sizes.
     ///
     /// # Errors

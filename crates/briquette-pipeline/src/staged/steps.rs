@@ -57,7 +57,7 @@ impl FoundSteps {
                 None => Checkpoint::open(&model)?.weight_bytes(),
             },
         };
-        let recipe = recipe.with_schemes(&given(&allocation, &Factors::All(1.0))?)?.to_nearest();
+        let recipe = recipe.with_schemes(&given(&allocation, &StepFactors::All(1.0))?)?.to_nearest();
         Ok(Some(Self { recipe, model, allocation, most }))
     }
 
@@ -81,10 +81,10 @@ impl FoundSteps {
         let mut allocation = self.allocation.clone();
         allocation.tensors.retain(|tensor| names.contains(tensor.name.as_str()));
         let steps = |saving: f64| {
-            let factors = Factors::saving(&allocation, saving);
+            let factors = StepFactors::saving(&allocation, saving);
             let chosen = last.with_schemes(&given(&allocation, &factors)?)?;
             // Trained weights are on the steps of the training, so those of larger steps are not simply the nearest.
-            Ok(if matches!(factors, Factors::All(factor) if factor > 1.0) { chosen } else { chosen.to_nearest() })
+            Ok(if matches!(factors, StepFactors::All(factor) if factor > 1.0) { chosen } else { chosen.to_nearest() })
         };
         let rounded = Some(self.model.clone());
         let origin = Origin { allocation: Some(allocation.clone()), rounded, ..origin.clone() };
@@ -94,15 +94,15 @@ impl FoundSteps {
 
 /// The factors of the step sizes of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Factors {
+enum StepFactors {
     /// One for all tensors.
     All(f64),
     /// One for the tensor of an index.
     One(usize, f64),
 }
 
-impl Factors {
-    /// Returns the factors that save so many bytes, at one bit less a weight for each doubling.
+impl StepFactors {
+    /// Returns the factors that save a number of bytes: one bit a weight for each doubling.
     ///
     /// One tensor gets a factor `f` of at most 2, so that its predicted loss `f² · loss` is least: all others keep their trained codes.
     fn saving(allocation: &AllocationReport, bytes: f64) -> Self {
@@ -140,7 +140,7 @@ fn dropped(recipe: &Recipe) -> Result<BTreeSet<String>> {
 }
 
 /// Returns the scheme of each tensor, with its step size multiplied by its factor.
-fn given(allocation: &AllocationReport, factors: &Factors) -> Result<Vec<GivenScheme>> {
+fn given(allocation: &AllocationReport, factors: &StepFactors) -> Result<Vec<GivenScheme>> {
     let each = allocation.tensors.iter().enumerate().map(|(index, tensor)| {
         let factor = if is_by_frequency(tensor) { 1.0 } else { factors.of(index) };
         let scheme = briquette_methods::quant::scaled_step(&tensor.scheme, factor)
@@ -181,11 +181,11 @@ mod tests {
             ("step1", 8000, 1.2),
             ("step1", 80, 1e-9),
         ]);
-        assert_eq!(Factors::saving(&of, 0.0), Factors::All(1.0));
+        assert_eq!(StepFactors::saving(&of, 0.0), StepFactors::All(1.0));
         // A doubling of 800 weights saves 100 bytes and has a loss of 4; 8,000 weights lose less with a small factor.
-        assert_eq!(Factors::saving(&of, 100.0), Factors::One(2, 0.1_f64.exp2()));
-        assert_eq!(Factors::saving(&of, 5.0), Factors::One(3, 0.5_f64.exp2()));
+        assert_eq!(StepFactors::saving(&of, 100.0), StepFactors::One(2, 0.1_f64.exp2()));
+        assert_eq!(StepFactors::saving(&of, 5.0), StepFactors::One(3, 0.5_f64.exp2()));
         // No tensor alone saves so many.
-        assert_eq!(Factors::saving(&of, 2000.0), Factors::All((16000.0_f64 / 8880.0).exp2()));
+        assert_eq!(StepFactors::saving(&of, 2000.0), StepFactors::All((16000.0_f64 / 8880.0).exp2()));
     }
 }
