@@ -10,13 +10,21 @@ use std::collections::BTreeMap;
 type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
 /// The types that both readers support, in our and in their words.
-const TYPES: [(DType, Dtype); 6] = [
+const TYPES: [(DType, Dtype); 13] = [
     (DType::F32, Dtype::F32),
     (DType::F16, Dtype::F16),
     (DType::BF16, Dtype::BF16),
     (DType::I8, Dtype::I8),
     (DType::U8, Dtype::U8),
     (DType::I64, Dtype::I64),
+    // A damaged byte can turn a type into one of the same size.
+    (DType::I16, Dtype::I16),
+    (DType::U16, Dtype::U16),
+    (DType::I32, Dtype::I32),
+    (DType::U32, Dtype::U32),
+    (DType::F64, Dtype::F64),
+    (DType::U64, Dtype::U64),
+    (DType::C64, Dtype::C64),
 ];
 
 /// Generates up to five tensors with random names, types, shapes and bytes.

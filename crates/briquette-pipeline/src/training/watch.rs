@@ -72,8 +72,8 @@ impl Watcher {
 impl Watch<Learner> for Watcher {
     fn evaluate(&mut self, student: &Learner) -> Result<BTreeMap<String, f64>> {
         let Some(exam) = &self.exam else { return Ok(BTreeMap::new()) };
-        // As the output will run: masks and grids applied, in f32.
-        let network = student.network.valid().materialize().single();
+        // As the output will run: masks and grids applied, also to inputs of layers, in f32.
+        let network = student.network.valid().single();
         let mut model = LoadedModel { network, ..self.model.clone() };
         if let (Some(dense), Input::Text { pooling, .. }) = (&student.dense, &mut model.input) {
             pooling.dense = Some(dense_module::trained(dense)?);
