@@ -31,8 +31,6 @@ const ATTEMPTS: usize = 8;
 const USED: f64 = 0.995;
 /// The share of the budget that step sizes aim at.
 const AIM: f64 = 0.998;
-/// The share that larger step sizes after a training aim at.
-const NEAR: f64 = 0.9998;
 
 /// Returns the draft of an output within its budget, and its report.
 ///
@@ -82,23 +80,24 @@ pub fn predicted(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Resu
 
 /// Returns the draft of an output with weight files of at most `most` bytes, and its report.
 ///
-/// Uses the step sizes that `steps` returns for no bytes to save, or else for those that the attempts before took too many. The results of
-/// weight updates are stored in `scratch`.
+/// Uses the step sizes that `steps` returns for a factor of 1, or for the smallest larger factor that fits. The results of weight updates
+/// are stored in `scratch`.
 ///
 /// # Errors
-/// - Config: no attempt fits.
+/// - Config: no factor fits.
 /// - See [`run()`](crate::run()).
 pub(crate) fn within(
     most: u64,
+    n_weights: usize,
     steps: &dyn Fn(f64) -> Result<Recipe>,
     options: &RunOptions,
     (origin, scratch): (&Origin, &Path),
 ) -> Result<(Draft, Report)> {
-    let (mut saving, mut clock) = (0.0_f64, AttemptClock::start());
+    let (mut factor, mut clock) = (1.0_f64, AttemptClock::start());
     for _ in 0..ATTEMPTS {
         let since = Instant::now();
         clock.n_attempts += 1;
-        let (recipe, scratch) = (steps(saving)?, scratch.join(format!("saving-{saving:.0}")));
+        let (recipe, scratch) = (steps(factor)?, scratch.join(format!("times-{factor:.4}")));
         let found = match draft_of_size(&recipe, options, origin, Some(&scratch), Some(SizeRange { least: 0, most }))? {
             Drafted::Done(draft, mut report) => {
                 clock.add_others(&mut report, origin, since.elapsed().as_secs_f64());
@@ -106,9 +105,12 @@ pub(crate) fn within(
             }
             Drafted::Missed(miss) => miss.n_bytes,
         };
-        let line = format!("{found} bytes with these step sizes, expected at most {most}; trying larger ones");
+        let line =
+            format!("{found} bytes with the step sizes of the training, expected at most {most}; trying larger ones");
         options.progress.line(&line);
-        saving += (found as f64 - most as f64 * NEAR).max(1.0);
+        // One bit less per weight for each doubling.
+        let bits = 8.0 * (found as f64 - most as f64 * AIM) / n_weights.max(1) as f64;
+        factor *= bits.clamp(0.002, 1.0).exp2();
     }
     let message =
         format!("found no step sizes that fit into {most} bytes after the training; raise the budget slightly");
