@@ -17,7 +17,7 @@ import onnx
 from onnx.backend.test.case.node import collect_testcases
 from safetensors.numpy import load_file, save_file
 
-# Numbers that the expected outputs have at random, or a remainder by an infinite divisor, which is NaN in f32.
+# Outputs with random numbers, and remainders by an infinite divisor, which are NaN in Briquette.
 LEFT_OUT = ("test_training_dropout", "test_mod_float_edge_cases_fmod_0", "test_bernoulli")
 
 

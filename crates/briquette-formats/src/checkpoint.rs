@@ -184,7 +184,7 @@ impl Checkpoint {
     /// - Io: the file cannot be read.
     pub fn has_codes_of_nodes(&self) -> Result<bool> {
         match self.onnx_file().filter(|_| self.format == InputFormat::Onnx) {
-            Some(file) => Ok(has_codes(&Model::read(file)?.graph)),
+            Some(file) => Ok(has_codes(&Model::read(file)?)),
             None => Ok(false),
         }
     }

@@ -206,6 +206,42 @@ fn quantized_operators_inside_of_branches_are_refused_too() {
     assert!(error.exit_code() == 2 && error.to_string().contains("MatMulInteger"), "{error}");
 }
 
+/// Returns whether a graph for running knows all operators of these parts of a graph, of opset 17.
+fn runs(parts: &[Vec<u8>]) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.onnx");
+    std::fs::write(&path, [vec![0x08, 8], field(7, parts.concat()), field(8, [0x10, 17])].concat()).unwrap();
+    let model = RunnableModel::read(InputFile::open(&path).unwrap()).unwrap();
+    let graph = model.graph(&InputDims::default()).unwrap();
+    !graph
+        .nodes
+        .iter()
+        .any(|node| matches!(node.op, Op::Primitive(Primitive::Unknown { .. } | Primitive::Spatial { .. })))
+}
+
+#[test]
+fn settings_that_change_the_values_run_or_are_unknown() {
+    let text = |name: &str, value: &str| [field(1, name), field(4, value), vec![0xa0, 0x01, 3]].concat();
+    let truth = |name: &str, value: u8| field(5, [vec![0x10, 9], field(8, name), field(9, [value])].concat());
+    let around =
+        |parts: Vec<Vec<u8>>, y: &[u8]| [parts, vec![value(11, "x", &[1, 2, 6, 6]), value(12, "y", y)]].concat();
+    let to_depth = |mode: &str| {
+        around(vec![node("SpaceToDepth", &["x"], &["y"], &[int("blocksize", 2), text("mode", mode)])], &[1, 8, 3, 3])
+    };
+    assert!(runs(&to_depth("DCR")) && !runs(&to_depth("CRD")));
+    let dropout = |inputs: &[&str], trains: u8| {
+        around(vec![truth("t", trains), weight("zero", &[]), node("Dropout", inputs, &["y"], &[])], &[1, 2, 6, 6])
+    };
+    assert!(runs(&dropout(&["x", "", "t"], 0)) && !runs(&dropout(&["x", "", "t"], 1)));
+    assert!(runs(&dropout(&["x", "zero", "t"], 1)), "nothing is dropped");
+    let resize = |given: Vec<u8>| {
+        around(vec![given, node("Resize", &["x", "", "s"], &["y"], &[text("mode", "linear")])], &[1, 2, 3, 3])
+    };
+    let halves: Vec<u8> = [1.0_f32, 1.0, 0.5, 0.5].iter().flat_map(|scale| scale.to_le_bytes()).collect();
+    assert!(runs(&resize(field(5, [vec![0x08, 4, 0x10, 1], field(8, "s"), field(9, halves)].concat()))));
+    assert!(!runs(&resize(value(11, "s", &[4]))), "several scales give this size");
+}
+
 /// The shape of the output `y` after nodes that read `x`.
 fn shape_after(x: &[u8], nodes: &[Vec<u8>]) -> Vec<usize> {
     let graph = imported(&[nodes.concat(), value(11, "x", x), value(12, "y", &[])]).unwrap();

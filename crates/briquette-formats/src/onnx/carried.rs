@@ -171,8 +171,8 @@ impl CarriedReader<'_, '_> {
         {
             return Ok(());
         }
-        let mut carried = CarriedNode::default();
-        node.attributes.iter().for_each(|attribute| names_inside(&attribute.value, &mut carried.inner));
+        let inner = node.names_inside().into_iter().map(str::to_string).collect();
+        let mut carried = CarriedNode { inner, ..CarriedNode::default() };
         self.fields_of_node(span, scope, &mut carried)?;
         if let Some(scope) = scope {
             scope.fit(&mut node);
@@ -283,8 +283,7 @@ impl Prefixes {
         let OnnxGraph { nodes, initializers, inputs, .. } = &model.graph;
         let values = nodes.iter().flat_map(|node| &node.outputs).cloned();
         let tensors = initializers.iter().map(|tensor| tensor.name.clone());
-        let mut inside = Vec::new();
-        nodes.iter().flat_map(|node| &node.attributes).for_each(|one| names_inside(&one.value, &mut inside));
+        let inside = nodes.iter().flat_map(Node::names_inside).map(str::to_string);
         let inputs = inputs.iter().map(|input| input.name.clone());
         Self { taken: values.chain(tensors).chain(inputs).chain(inside).collect(), n_given: 0 }
     }
@@ -301,16 +300,5 @@ impl Prefixes {
                 return prefix;
             }
         }
-    }
-}
-
-/// Adds the names that the graphs of an attribute use.
-fn names_inside(value: &AttributeValue, found: &mut Vec<String>) {
-    let AttributeValue::Graph(graph) = value else { return };
-    let OnnxGraph { nodes, outputs, .. } = &**graph;
-    found.extend(outputs.iter().map(|output| output.name.clone()));
-    for node in nodes {
-        found.extend(node.inputs.iter().filter(|name| !name.is_empty()).cloned());
-        node.attributes.iter().for_each(|attribute| names_inside(&attribute.value, found));
     }
 }

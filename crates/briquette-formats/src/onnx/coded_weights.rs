@@ -78,24 +78,11 @@ pub fn coded_weights(graph: &OnnxGraph, file: &InputFile) -> Result<BTreeMap<Str
         }
         let reads = node.inputs.iter().enumerate().filter(|(position, _)| Some(*position) != at);
         others.extend(reads.map(|(_, name)| given.source(name).to_string()));
+        others.extend(node.names_inside().iter().map(|name| given.source(name).to_string()));
     }
     others.extend(graph.outputs.iter().map(|output| given.source(&output.name).to_string()));
     found.retain(|_, coded| !others.contains(&coded.codes));
     Ok(found)
-}
-
-/// Returns whether nodes decode or multiply codes: integers of 4 or 8 bits with several axes.
-pub fn has_codes(graph: &OnnxGraph) -> bool {
-    let is_codes = |tensor: &&Tensor| {
-        let has_bits =
-            matches!(tensor.data_type, UINT4 | INT4) || matches!(tensor.dtype(), Some(DType::I8 | DType::U8));
-        has_bits && tensor.shape.len() > 1
-    };
-    let codes: BTreeSet<&str> = graph.initializers.iter().filter(is_codes).map(|tensor| tensor.name.as_str()).collect();
-    graph.nodes.iter().any(|node| {
-        let is_named = ["Dequantize", "Quantize", "QLinear", "Integer"].iter().any(|part| node.op_type.contains(part));
-        (is_named || node.domain == "com.microsoft") && node.inputs.iter().any(|name| codes.contains(name.as_str()))
-    })
 }
 
 /// Returns the output and the input of a node that reshapes a tensor of bytes.
@@ -289,6 +276,8 @@ fn axis_of(node: &Node, name: &str, default: i64, rank: usize) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::super::graph::Attribute;
+    use super::super::model::Model;
+    use super::super::quantized::has_codes;
     use super::*;
 
     const U8: i64 = 2;
@@ -330,7 +319,7 @@ mod tests {
         let graph = OnnxGraph { nodes, initializers, ..OnnxGraph::default() };
         let file = tempfile::NamedTempFile::new().unwrap();
         let found = coded_weights(&graph, &InputFile::open(file.path()).unwrap()).unwrap();
-        assert!(found.is_empty() || has_codes(&graph));
+        assert!(found.is_empty() || has_codes(&Model { graph, ..Model::default() }));
         found.into_keys().collect()
     }
 
@@ -356,5 +345,14 @@ mod tests {
         assert!(found(vec![product(&["x", "codes", "scale"]), cast]).is_empty());
         assert!(found(vec![product(&["x", "codes", "scale", "", "order"])]).is_empty());
         assert!(found(vec![product(&["x", "codes", "by_group", "by_group"])]).is_empty());
+        let branch = |nodes: Vec<Node>| {
+            let graph = Box::new(OnnxGraph { nodes, ..OnnxGraph::default() });
+            let branch = Attribute { name: "then_branch".into(), value: AttributeValue::Graph(graph) };
+            Node { attributes: vec![branch], ..node("", "If", &["c"], &["z"], &[]) }
+        };
+        let gather = node("", "Gather", &["codes", "ids"], &["rows"], &[]);
+        assert!(found(vec![product(&["x", "codes", "scale"]), branch(vec![gather.clone()])]).is_empty());
+        assert!(found(vec![product(&["x", "codes", "scale"]), branch(vec![branch(vec![gather])])]).is_empty());
+        assert!(found(vec![branch(vec![product(&["x", "codes", "scale"])])]).is_empty());
     }
 }

@@ -4,6 +4,7 @@ use super::fields::{FieldReader, MAX_DEPTH};
 use super::tensor::Tensor;
 use super::wire::{WireValue, damaged};
 use briquette_core::Result;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// The graph of a model, or of an attribute.
@@ -105,9 +106,36 @@ impl Node {
     pub fn attribute(&self, name: &str) -> Option<&AttributeValue> {
         self.attributes.iter().find(|attribute| attribute.name == name).map(|attribute| &attribute.value)
     }
+
+    /// Returns the graphs inside of the node, such as the branches of `If`.
+    pub fn inner_graphs(&self) -> impl Iterator<Item = &OnnxGraph> {
+        self.attributes.iter().filter_map(|attribute| match &attribute.value {
+            AttributeValue::Graph(graph) => Some(&**graph),
+            _ => None,
+        })
+    }
+
+    /// Returns the node and all nodes of graphs inside of it.
+    pub fn with_inner(&self) -> Vec<&Self> {
+        let inner = self.inner_graphs().flat_map(OnnxGraph::all_nodes);
+        std::iter::once(self).chain(inner).collect()
+    }
+
+    /// Returns the names that the graphs inside of the node use.
+    pub fn names_inside(&self) -> BTreeSet<&str> {
+        let nodes = || self.inner_graphs().flat_map(OnnxGraph::all_nodes);
+        let outputs = self.with_inner().into_iter().flat_map(Self::inner_graphs).flat_map(|graph| &graph.outputs);
+        let read = nodes().flat_map(|node| &node.inputs).map(String::as_str);
+        read.chain(outputs.map(|output| output.name.as_str())).filter(|name| !name.is_empty()).collect()
+    }
 }
 
 impl OnnxGraph {
+    /// Returns every node, those of graphs inside of nodes too.
+    pub fn all_nodes(&self) -> Vec<&Node> {
+        self.nodes.iter().flat_map(Node::with_inner).collect()
+    }
+
     /// Reads a graph. `depth` counts the graphs around it.
     ///
     /// # Errors

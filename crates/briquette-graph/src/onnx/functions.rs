@@ -33,24 +33,6 @@ pub(super) fn read_model(file: &InputFile) -> Result<Model> {
     Ok(model)
 }
 
-/// Every node of a graph, those of graphs inside of nodes too.
-pub(super) fn all_nodes(graph: &OnnxGraph) -> Vec<&Node> {
-    let mut found = Vec::new();
-    add_nodes(graph, &mut found);
-    found
-}
-
-fn add_nodes<'a>(graph: &'a OnnxGraph, found: &mut Vec<&'a Node>) {
-    for node in &graph.nodes {
-        found.push(node);
-        for attribute in &node.attributes {
-            if let AttributeValue::Graph(inner) = &attribute.value {
-                add_nodes(inner, found);
-            }
-        }
-    }
-}
-
 struct Calls<'a> {
     /// Functions by domain, name and overload.
     functions: BTreeMap<[&'a str; 3], &'a OnnxFunction>,

@@ -1,6 +1,6 @@
 //! ONNX models whose graphs are run: with the values of constants, and one graph for each shape of the inputs.
 
-use super::functions::{all_nodes, read_model};
+use super::functions::read_model;
 use super::imported::ImportedGraph;
 use super::importer::is_integer_type;
 use super::input_shapes::InputDims;
@@ -30,7 +30,7 @@ impl RunnableModel {
     pub fn read(file: InputFile) -> Result<Self> {
         let model = read_model(&file)?;
         let is_inexact = |name: &str| INEXACT.contains(&name) || name.starts_with("QLinear");
-        if let Some(node) = all_nodes(&model.graph).into_iter().find(|node| is_inexact(&node.op_type)) {
+        if let Some(node) = model.graph.all_nodes().into_iter().find(|node| is_inexact(&node.op_type)) {
             let message = if node.op_type.contains("Linear") || node.op_type.contains("Integer") {
                 let message = "which cannot be run; use the model in floats, or with QDQ pairs";
                 format!("found a quantized operator {:?}, {message}", node.op_type)
@@ -73,7 +73,7 @@ impl RunnableModel {
 
     /// Returns the positions of inputs that may choose branches or count iterations: single integers.
     pub fn numbers(&self) -> Vec<usize> {
-        let mut nodes = all_nodes(&self.model.graph).into_iter();
+        let mut nodes = self.model.graph.all_nodes().into_iter();
         let has_branches = nodes.any(|node| matches!(node.op_type.as_str(), "If" | "Loop"));
         let is_number = |input: &ValueInfo| {
             has_branches && is_integer_type(input.data_type) && input.shape.as_ref().is_some_and(Vec::is_empty)

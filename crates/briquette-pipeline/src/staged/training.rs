@@ -145,6 +145,14 @@ mod tests {
     }
 
     #[test]
+    fn another_program_does_not_continue_a_run() {
+        let now = training_keys(&recipe(""), &RunOptions::default());
+        let mut before = now.clone();
+        before["program"] = json!("briquette 0.0.1");
+        assert_eq!(changes(&before, &now), [format!("program was \"briquette 0.0.1\" and is \"{PROGRAM}\"")]);
+    }
+
+    #[test]
     fn statistics_of_pruning_before_the_last_training_count() {
         let prune = "[[stage]]\nkind = \"prune\"\nmethod = \"wanda\"\nstatistics = \"s\"\nsparsity = 0.5\n";
         let distill = "[[stage]]\nkind = \"distill\"\nloss = [{ kind = \"logits\" }]\n";
