@@ -155,7 +155,7 @@ fn a_killed_training_run_repeats_its_random_numbers() {
 
 /// Checks that a training run killed after each of these steps resumes and gives the output of an undisturbed
 /// run.
-fn assert_resumes_to_the_same_output(sandbox: &Sandbox, steps: &[u64]) {
+pub(crate) fn assert_resumes_to_the_same_output(sandbox: &Sandbox, steps: &[u64]) {
     sandbox.ok("distill recipe.toml -o whole --threads 1 --quiet --force");
     let expected = sums(sandbox, "whole");
     for &after in steps {

@@ -87,6 +87,7 @@ mod terminal;
 #[cfg(feature = "model")]
 mod text_classes;
 mod trace;
+mod trained_scales;
 mod trellis;
 mod weight_norm;
 mod weights;

@@ -105,6 +105,20 @@ impl Use {
     }
 }
 
+/// Returns how a layer rounds its inputs on the CPU when it runs on the codes of its tensor; `None` if they stay floats, or if the
+/// network rounds them.
+pub(crate) fn inputs_of(
+    parameter: &Parameter,
+    place: ParameterPlace,
+    of_file: (&Checkpoint, &ActivationGrids),
+) -> Option<ActivationGrid> {
+    match use_of(parameter, place, of_file, true)? {
+        Use::Int8(grid) => grid,
+        Use::Conv(grid, _) | Use::W4A8 { grid, .. } => Some(grid),
+        Use::Int4 { .. } | Use::Fixed(_) | Use::Table | Use::Decoded => None,
+    }
+}
+
 /// Returns the use of a tensor's codes; `None` if its layer cannot hold them.
 ///
 /// `looks_up` is true if rows can be looked up in codes that are packed for multiplication.

@@ -1,6 +1,6 @@
 //! Fake-quantized layer inputs for training with int8 activations.
 
-use crate::Attached;
+use crate::{Attached, TrainedScales};
 use briquette_core::Grouping;
 use briquette_cpu::{ActivationGrid, MAX_DEPTH};
 use briquette_methods::quant::Activations;
@@ -19,6 +19,9 @@ pub(crate) fn rounded_input<const D: usize, const W: usize>(
     weight: &Param<Tensor<W>>,
     n_cols: usize,
 ) -> Tensor<D> {
+    if let Some(scales) = weight.reparameterization::<TrainedScales>() {
+        return scales.rounded(x, n_cols);
+    }
     let Some(attached) = weight.reparameterization::<Attached>() else { return x };
     // Layers that are too deep for integer kernels run with float activations: see `DynamicSpec`.
     // So do convolutions with several scales per output: their codes are decoded.
@@ -32,6 +35,15 @@ pub(crate) fn rounded_input<const D: usize, const W: usize>(
         Some(false) => x,
         _ => compressed::fake_quantize_activations(x, n_cols, grid),
     }
+}
+
+/// Fake-quantizes rows of `n_cols` values. Gradients pass straight through.
+pub(crate) fn fake_quantized<const D: usize>(x: Tensor<D>, n_cols: usize, grid: ActivationGrid) -> Tensor<D> {
+    if fake_quantizes(&x) {
+        return compressed::fake_quantize_activations(x, n_cols, grid);
+    }
+    let rounded = compressed::round_activations(x.clone(), n_cols, grid);
+    (x.clone() - x.detach()) + rounded
 }
 
 /// Returns the grid of activations.

@@ -19,5 +19,6 @@ mod renewed;
 mod rules;
 mod shared;
 mod tied;
+mod trained_scales;
 mod training;
 mod units;

@@ -10,6 +10,7 @@ use crate::frequency::{self, ScaledSource};
 use crate::memory::{limit_of_host, workers_within};
 use crate::report::{self as report, EvaluationReport, Evidence, Origin, Report, Timing};
 use crate::solve::{self, SolveJob};
+use crate::trained_scales;
 use briquette_core::memory::MemoryLimit;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::{ActivationGrids, Checkpoint, Draft, TensorSource, presence, sums};
@@ -134,6 +135,9 @@ fn fill(draft: &Draft, plan: Plan, begun: &Begun, options: &RunOptions) -> Resul
         timing.mark("correct biases", since);
     }
     let source = corrected.as_ref().map_or(source, |corrected| corrected as &dyn TensorSource);
+    let scales = origin.scales.as_deref();
+    let rescaled = scales.map(|path| trained_scales::rescaled(path, &mut plan, checkpoint, source)).transpose()?;
+    let source = rescaled.as_ref().map_or(source, |rescaled| rescaled as &dyn TensorSource);
     let written = write(begun, &mut plan, source, draft, &mut timing, options)?;
     let check_peak = || limit.map_or(Ok(()), |limit| limit.check(&format!("compress {}", shown_path(&recipe.model))));
     check_peak()?;

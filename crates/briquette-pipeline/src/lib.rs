@@ -41,6 +41,7 @@ pub mod sensitivity;
 mod solve;
 mod staged;
 pub mod sweep;
+mod trained_scales;
 #[cfg(feature = "model")]
 mod training;
 pub mod transform;

@@ -120,7 +120,7 @@ mod known {
         let mut runs = Vec::new();
         // After another part, the model to calibrate does not exist yet.
         let calibration = recipe.calibration.as_ref().filter(|_| recipe.parts.is_empty());
-        if recipe.parts.is_empty() && recipe.evaluate.is_none() && calibration.is_none() {
+        if recipe.trainings().next().is_none() && recipe.evaluate.is_none() && calibration.is_none() {
             return Ok(runs);
         }
         let device = briquette_models::device(device)?;
@@ -136,6 +136,9 @@ mod known {
             if stage.student != Student::Same {
                 break;
             }
+        }
+        if let Some(stage) = recipe.scales.as_ref().filter(|_| recipe.parts.is_empty()) {
+            runs.push(to_train(stage, &recipe.model, &recipe.model, &device)?);
         }
         if let Some(stage) = &recipe.evaluate {
             runs.push(to_run(&recipe.model, &device, stage)?);

@@ -1,4 +1,4 @@
-//! Runs a recipe: its parts that train or factorize, then its file stages.
+//! Runs a recipe: its parts that train or factorize, its file stages, then a training of scales.
 
 use crate::report::{Origin, Report};
 use crate::staged::{self, OfBatch};
@@ -29,7 +29,7 @@ pub(crate) fn run_of_batch(recipe: &Recipe, options: &RunOptions, of_batch: Opti
         .and_then(|()| recipe.check_has_files())
         .and_then(|()| memory::check(recipe, &options.device))
         .and_then(|()| paths::check_data(&recipe.read));
-    let report = checked.and_then(|()| match recipe.parts.is_empty() {
+    let report = checked.and_then(|()| match recipe.parts.is_empty() && recipe.scales.is_none() {
         true if !solve::is_requested(recipe) => compress::compress(recipe, options, &origin, None).map_err(unwritten),
         _ => staged::run(recipe, options, of_batch, origin.started),
     });

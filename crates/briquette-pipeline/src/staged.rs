@@ -9,6 +9,7 @@
 mod kept;
 mod parts;
 mod published;
+mod scales;
 mod steps;
 mod training;
 mod work;
@@ -18,7 +19,7 @@ use crate::contents::{InputHasher, InputHashes};
 use crate::distill;
 use crate::distill::student_of;
 use crate::file_stages::inputs_of;
-use crate::report::Report;
+use crate::report::{Origin, Report};
 use crate::unwritten::unwritten;
 use briquette_core::{ErrorKind, Result};
 use briquette_formats::{Checkpoint, Draft, draft, presence};
@@ -29,7 +30,6 @@ use parts::PartsRun;
 use std::path::Path;
 use std::time::Instant;
 use steps::FoundSteps;
-use training::distills;
 pub(crate) use training::{read_by_training, training_keys};
 use work::Work;
 pub(crate) use work::discard;
@@ -78,7 +78,7 @@ fn begin<'a>(
 ) -> Result<ChainStart<'a>> {
     let student = student_of(recipe, original)?;
     briquette_recipe::plan::plan_of(recipe, original, student.as_deref(), &options.stop)?;
-    distills(recipe).try_for_each(|stage| distill::check_devices(stage, &options.devices))?;
+    recipe.trainings().try_for_each(|stage| distill::check_devices(stage, &options.devices))?;
     draft::remove_left_behind(&recipe.output);
     let shared = of_batch.and_then(|of| of.shared);
     let directory = shared.map_or_else(|| stages_beside(&recipe.output), Path::to_path_buf);
@@ -160,12 +160,16 @@ impl Chain<'_> {
         if let Some(found) = &steps {
             run.continue_from(found.model.clone(), "budget".into())?;
         }
-        let (model, origin) = run.run()?;
-        let last = Recipe { model, parts: Vec::new(), ..recipe.clone() };
+        let (model, mut origin) = run.run()?;
+        let last = Recipe { model, parts: Vec::new(), scales: None, ..recipe.clone() };
         let scratch = work.part(recipe.parts.len(), Work::SOLVED);
-        let (draft, mut report) = match &steps {
-            Some(found) => found.draft(&last, options, &origin, &scratch)?,
-            None => compressed_draft(&last, options, &origin, Some(&scratch))?,
+        let draft = |last: &Recipe, origin: &Origin| match &steps {
+            Some(found) => found.draft(last, options, origin, &scratch),
+            None => compressed_draft(last, options, origin, Some(&scratch)),
+        };
+        let (draft, mut report) = match &recipe.scales {
+            Some(stage) => scales::draft(stage, (recipe, last), (work, options), &mut origin, &draft)?,
+            None => draft(&last, &origin)?,
         };
         finish(&mut report, &origin, &draft)?;
         if !self.is_shared {

@@ -18,6 +18,7 @@ pub mod topology;
 mod untouched;
 
 use crate::{Budget, CalibrationRun, Recipe, Sensitivity, Target};
+use briquette_core::encoded::ScaleType;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::{Checkpoint, Compressed, OutputFormat, TensorInfo, TensorSource};
 use briquette_methods::quant::ScaleSearch;
@@ -47,7 +48,8 @@ pub fn plan_of<'a>(
         Some(tensors) => {
             check_start(recipe, checkpoint)?;
             in_place::check(recipe, checkpoint)?;
-            student::plan(recipe, checkpoint, tensors, stop)
+            let plan = student::plan(recipe, checkpoint, tensors, stop)?;
+            check_scales(recipe, checkpoint, &plan).map(|()| plan)
         }
     }
 }
@@ -86,6 +88,7 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
         choose::tie(&mut plan, &ties);
     }
     storage::choose(&mut plan, recipe);
+    check_scales(recipe, checkpoint, &plan)?;
     statistics::take_in(&mut plan, recipe, checkpoint)?;
     Ok(plan)
 }
@@ -135,7 +138,7 @@ fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
         let message = "the model is already quantized; compress the original, or export this model to dense first with `briquette export`";
         return Err(Error::refused(message).at(checkpoint.path().display()));
     }
-    let has_stages = recipe.file_stages().next().is_some() || !recipe.parts.is_empty();
+    let has_stages = recipe.file_stages().next().is_some() || !recipe.parts.is_empty() || recipe.scales.is_some();
     // Only a copy of the file has the nodes that decode them.
     if (has_stages || recipe.profile != OutputFormat::Onnx) && checkpoint.has_codes_of_nodes()? {
         let message = "the model is already quantized: its nodes decode codes of weights; start from the model that it was made from";
@@ -148,6 +151,24 @@ fn check_start(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
         return Err(Error::refused(message).at(checkpoint.path().display()));
     }
     check_rules(recipe, checkpoint.tensors())
+}
+
+/// Refuses a training of scales without codes whose scales can be trained, or with the quantized model as its teacher.
+fn check_scales(recipe: &Recipe, checkpoint: &Checkpoint, plan: &Plan) -> Result<()> {
+    let Some(stage) = &recipe.scales else { return Ok(()) };
+    if checkpoint.compressed() == Compressed::Quantized && stage.teacher.is_none() && stage.has_teacher() {
+        let message = "missing, and the recipe's model is the quantized one; set the original model";
+        return Err(Error::config(message).at("teacher"));
+    }
+    let stored = checkpoint.stored().into_iter().flat_map(|stored| &stored.tensors);
+    let stored = stored.filter_map(|tensor| Some(tensor.coding.codes?.scale));
+    let planned = plan.tensors.iter().filter_map(|tensor| Some(tensor.quant?.spec.scale));
+    if stored.chain(planned).any(|scale| scale != ScaleType::Log8) {
+        return Ok(());
+    }
+    let message =
+        "found no codes whose scales can be trained; put a quantize stage before it, or start from a quantized model";
+    Err(Error::config(message).at("train"))
 }
 
 /// Refuses role rules that match no tensor.

@@ -33,6 +33,8 @@ pub struct Origin {
     pub allocation: Option<AllocationReport>,
     /// An output whose tensors keep their scales, if these follow the frequency of tokens.
     pub rounded: Option<PathBuf>,
+    /// The file with the factors of trained scales.
+    pub scales: Option<PathBuf>,
     /// Estimated bytes of the output's weight files, if a budget searches for the smallest size.
     pub estimated_bytes: Option<u64>,
     /// The start of the run.
@@ -57,6 +59,7 @@ impl Origin {
             seconds: Vec::new(),
             allocation: None,
             rounded: None,
+            scales: None,
             estimated_bytes: None,
             started: Instant::now(),
             spent: 0.0,

@@ -95,7 +95,6 @@ impl<'a> PartsRun<'a> {
     /// Trains the student of a stage.
     fn distill(&mut self, index: usize, stage: &'a DistillStage) -> Result<()> {
         let (output, work) = (self.work.part(index, StageKind::Distill.name()), self.work.checkpoints(index));
-        let mut now = 0.0;
         let job = TrainingJob {
             stage,
             pruned: &self.pruned,
@@ -106,15 +105,7 @@ impl<'a> PartsRun<'a> {
             output: &output,
             work: &work,
         };
-        if !self.work.is_done(&output, self.options)? {
-            let since = Instant::now();
-            distill::train(&job, self.options)?;
-            now = since.elapsed().as_secs_f64();
-        }
-        let trained: DistillReport = read_report(&output.join(DistillReport::FILE))?;
-        self.origin.add_seconds(format!("distill {}", index + 1), trained.wall_seconds.max(now), now);
-        self.origin.trained.push(trained);
-        self.origin.metrics = Some(work.join("metrics.jsonl"));
+        train(&job, index, (self.work, self.options), &mut self.origin)?;
         self.pruned.extend(stage.gradual.as_ref().map(|gradual| &gradual.selection));
         Ok(())
     }
@@ -135,6 +126,26 @@ impl<'a> PartsRun<'a> {
         self.origin.add_seconds(format!("{kind} {}", index + 1), now, now);
         Ok(())
     }
+}
+
+/// Runs a training that is not finished yet, and adds its report.
+pub(super) fn train(
+    job: &TrainingJob,
+    index: usize,
+    (work, options): (&Work, &RunOptions),
+    origin: &mut Origin,
+) -> Result<()> {
+    let mut now = 0.0;
+    if !work.is_done(job.output, options)? {
+        let since = Instant::now();
+        distill::train(job, options)?;
+        now = since.elapsed().as_secs_f64();
+    }
+    let trained: DistillReport = read_report(&job.output.join(DistillReport::FILE))?;
+    origin.add_seconds(format!("distill {}", index + 1), trained.wall_seconds.max(now), now);
+    origin.trained.push(trained);
+    origin.metrics = Some(job.work.join("metrics.jsonl"));
+    Ok(())
 }
 
 fn prune_selection(stage: &Stage) -> Option<&Selection> {

@@ -9,18 +9,13 @@ use crate::identity::PROGRAM;
 use crate::solve;
 use briquette_recipe::paths::{self, NamedPath, Purpose};
 use briquette_recipe::raw::RawStage;
-use briquette_recipe::{DistillStage, Recipe, StageKind};
+use briquette_recipe::{Recipe, StageKind};
 use briquette_writer::context::RunOptions;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The key of the content hashes.
 const CONTENT: &str = "content";
-
-/// Returns the stages that train.
-pub(super) fn distills(recipe: &Recipe) -> impl Iterator<Item = &DistillStage> {
-    recipe.parts.iter().filter_map(|part| part.then.as_distill())
-}
 
 /// Returns the number of stages up to the last training or factorization.
 ///
@@ -38,7 +33,7 @@ fn n_before(recipe: &Recipe) -> usize {
 ///
 /// These are all models, the statistics of their pruning, and data if they train.
 pub(crate) fn read_by_training(recipe: &Recipe) -> impl Iterator<Item = &NamedPath> {
-    let (trains, n_before) = (distills(recipe).next().is_some(), n_before(recipe));
+    let (trains, n_before) = (recipe.trainings().next().is_some(), n_before(recipe));
     recipe.read.iter().filter(move |named| match named.purpose {
         Purpose::Model | Purpose::CalibrationData => true,
         // Statistics of `[calibration]` serve every stage.
@@ -55,13 +50,13 @@ pub(crate) fn training_keys(recipe: &Recipe, options: &RunOptions) -> Value {
     if let Some(calibration) = &raw.calibration {
         value["calibration"] = json!(calibration);
     }
-    if distills(recipe).next().is_some() {
+    if recipe.trainings().next().is_some() {
         (value["memory"], value["data"]) = (json!(raw.memory), json!(raw.data));
     }
     if let Some(budget) = &raw.budget {
         value["budget"] = json!(budget);
     }
-    if distills(recipe).any(|stage| stage.quantize.is_some()) {
+    if recipe.trainings().any(|stage| stage.quantize.is_some()) {
         // The student trains with its weights rounded as this later stage will round them.
         value["quantize"] = json!(after.iter().find(|stage| stage.kind() == Some(StageKind::Quantize)));
     }

@@ -192,9 +192,9 @@ pub(crate) fn frozen(stage: &DistillStage, named: &[StudentTensor]) -> Result<Pa
         .freeze
         .check_used("tensor", named.iter().map(|named| named.name.as_str()))
         .map_err(|error| error.at("freeze"))?;
-    let paths: Vec<&str> =
-        named.iter().filter(|named| stage.freeze.matches(&named.name)).map(|named| named.path.as_str()).collect();
-    if paths.len() == named.len() {
+    let is_frozen = |named: &&StudentTensor| stage.trains_scales || stage.freeze.matches(&named.name);
+    let paths: Vec<&str> = named.iter().filter(is_frozen).map(|named| named.path.as_str()).collect();
+    if paths.len() == named.len() && !stage.trains_scales {
         return Err(Error::config("freeze: no tensor is left to train; freeze fewer tensors"));
     }
     Patterns::new(paths)

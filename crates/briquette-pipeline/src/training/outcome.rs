@@ -3,6 +3,7 @@
 use super::dense_module;
 use crate::onnx_network;
 use crate::report::{CurvePoint, DistillReport, EpochPoint, LayersKept};
+use crate::trained_scales;
 use crate::training::learner::Learner;
 use crate::training::setup::TrainingSetup;
 use crate::training::watch::data_to_choose_by;
@@ -10,9 +11,10 @@ use briquette_core::{Error, Result, shown_path};
 use briquette_distill::history::{EpochRecord, HistoryRecord, StepRecord};
 use briquette_distill::{TrainingData, TrainingOutcome};
 use briquette_formats::{activation_grids, limits, model_config};
-use briquette_nn::{Export, NameMap};
+use briquette_nn::{Export, NameMap, Parameter, scale_factors};
 use briquette_recipe::{Student, TrainingJob};
 use burn::module::Module;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The number of points of a curve.
@@ -32,6 +34,7 @@ pub(crate) fn report(
     let layers = layers_of(training, &stage.student);
     DistillReport {
         student: match (&stage.student, layers) {
+            (Student::Same, _) if stage.trains_scales => "the scales of the model's codes".into(),
             (Student::Same, _) => "the model itself".into(),
             (Student::Layers(..), Some(LayersKept { n, of })) => format!("{n} of its {of} layers"),
             (Student::Layers(..), None) => "some of its layers".into(),
@@ -104,6 +107,10 @@ pub(crate) fn write(
     student: Learner,
     report: &DistillReport,
 ) -> Result<()> {
+    let json = serde_json::to_vec_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
+    if job.stage.trains_scales {
+        return trained_scales::write(job.output, &factors(training, &student)?, (DistillReport::FILE, json));
+    }
     let names = training.student.names.clone();
     let names = job.stage.choice.layout.into_iter().fold(names, NameMap::with_weights_in);
     let mut export = Export::to(job.output).names(names);
@@ -131,7 +138,15 @@ pub(crate) fn write(
     if let Some(config) = &training.config {
         export = export.file(model_config::FILE_NAME, config.clone());
     }
-    let json = serde_json::to_vec_pretty(report).map_err(|error| Error::bug(format!("the report: {error}")))?;
     export.file(DistillReport::FILE, json).write(&student.network)?;
     Ok(())
+}
+
+/// Returns the factors of trained scales, by the name of the tensor.
+fn factors(training: &TrainingSetup, student: &Learner) -> Result<BTreeMap<String, Vec<f32>>> {
+    let names = &training.student.names;
+    let found = scale_factors(&student.network)?;
+    let parameters = names.parameters(&student.network)?;
+    let of = |parameter: &Parameter| Some((names.file_name(parameter), found.get(&parameter.path)?.clone()));
+    Ok(parameters.iter().filter_map(of).collect())
 }

@@ -13,8 +13,8 @@ use briquette_graph::fixed_values::FixedGrids;
 use briquette_models::{
     Arch, GraphNet, Input, LoadedModel, ModelTask, smaller, with_stored_statistics, without_dropout,
 };
-use briquette_nn::Compression;
 use briquette_nn::layers::Linear;
+use briquette_nn::{Compression, train_scales};
 use briquette_recipe::plan::heads;
 use briquette_recipe::{DistillStage, QuantizeStage, TrainingJob};
 use briquette_writer::RunOptions;
@@ -99,6 +99,9 @@ impl TrainingSetup {
         if let Some(grids) = &grids {
             let grids = FixedGrids::of_training(grids, held::static_weights(stage, &named));
             student.network = student.network.with_rounded_activations(&grids)?;
+        }
+        if stage.trains_scales {
+            student.network = train_scales(student.network, &start, &student.names, &stage.freeze)?;
         }
         let learner = Learner::of(&student, None);
         let n_classes = n_classes(&learner, &student);

@@ -2,7 +2,7 @@
 
 use crate::parse::gradual::Gradual;
 use crate::parse::loss::{AskedLoss, LayerChoice, LossKind, losses_of};
-use crate::parse::memory::TrainMemory;
+use crate::parse::memory::{Dtype, TrainMemory};
 use crate::parse::quantize::{QuantizeStage, RawQuantize};
 use crate::parse::raw::{
     RawCalibration, RawData, RawGradual, RawLayers, RawLayout, RawLoss, RawMemory, RawModel, RawStudent,
@@ -74,6 +74,10 @@ pub struct RawDistill {
     /// distill: seed for weight initialization and data order (0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// distill: what is trained: "weights" (the default), or "scales": the scales of rows or groups of a quantized model, whose codes stay.
+    /// Such a stage comes last, after the quantize stage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train: Option<String>,
     /// distill: globs over the names of tensors to freeze.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub freeze: Vec<String>,
@@ -125,6 +129,8 @@ pub struct DistillStage {
     pub memory: TrainMemory,
     /// Optimizer, learning rate and schedule.
     pub training: TrainingSpec,
+    /// Whether only the scales of codes are trained.
+    pub trains_scales: bool,
     /// Patterns of frozen tensors.
     pub freeze: Patterns,
     /// Gradual pruning during training.
@@ -189,11 +195,17 @@ pub(crate) struct Around<'a> {
 }
 
 impl RawDistill {
+    /// Returns whether the stage trains the scales of codes.
+    pub(crate) fn trains_scales(&self) -> bool {
+        self.train.as_deref() == Some("scales")
+    }
+
     /// Returns the settings of the stage in short words.
     pub(crate) fn in_words(&self) -> Vec<String> {
         let pruned = self.prune.as_ref().and_then(|prune| Some(format!("pruned to {}", prune.sparsity?)));
         let epochs = self.epochs.map(|epochs| format!("epochs {epochs}"));
-        [self.student.as_ref().map(RawStudent::in_words), pruned, epochs].into_iter().flatten().collect()
+        let scales = self.trains_scales().then(|| "scales".to_string());
+        [self.student.as_ref().map(RawStudent::in_words), scales, pruned, epochs].into_iter().flatten().collect()
     }
 }
 
@@ -233,21 +245,31 @@ impl DistillStage {
             data: data_of(around.data, raw)?,
             memory: TrainMemory::from_raw(around.memory)?,
             training: TrainingSpec::from_raw(raw)?,
+            trains_scales: match &raw.train {
+                Some(name) => one_of("train", name, &[("weights", false), ("scales", true)])?,
+                None => false,
+            },
             freeze: Patterns::new(&raw.freeze)?,
             gradual: raw.prune.as_ref().map(Gradual::from_raw).transpose()?,
             quantize,
             rate: raw.rate,
             on_policy: raw.on_policy.unwrap_or(0.0),
             max_new_tokens: raw.max_new_tokens,
-            has_dropout: raw.dropout.unwrap_or(true),
+            has_dropout: raw.dropout.unwrap_or(!raw.trains_scales()),
             keeps_statistics: match &raw.batch_norm {
                 Some(name) => one_of("batch_norm", name, &[("batch", false), ("stored", true)])?,
-                None => raw.quantization_aware,
+                None => raw.quantization_aware || raw.trains_scales(),
             },
             loss: losses_of(&raw.loss)?,
         };
         stage.check()?;
+        stage.check_scales(raw)?;
         Ok(stage)
+    }
+
+    /// Returns whether a loss compares the student with a teacher.
+    pub(crate) fn has_teacher(&self) -> bool {
+        self.loss.iter().any(|loss| !matches!(loss.kind, LossKind::Labels(_)))
     }
 
     /// Refuses combinations of keys that do not work together.
@@ -270,6 +292,24 @@ impl DistillStage {
             ));
         }
         Ok(())
+    }
+
+    /// Refuses keys that a training of scales alone cannot use.
+    fn check_scales(&self, raw: &RawDistill) -> Result<()> {
+        if !self.trains_scales {
+            return Ok(());
+        }
+        let key = match () {
+            () if self.student != Student::Same => "student",
+            () if raw.prune.is_some() => "prune",
+            () if raw.quantization_aware => "quantization_aware",
+            () if raw.rate.is_some() => "rate",
+            () if !self.keeps_statistics => "batch_norm",
+            () if self.memory.dtype != Dtype::F32 => "memory.dtype",
+            () => return Ok(()),
+        };
+        let message = "has no effect on the scales of codes; remove it, or train = \"scales\"";
+        Err(Error::config(message).at(key))
     }
 
     /// Refuses keys that sampled batches cannot use.

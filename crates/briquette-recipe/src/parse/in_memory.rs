@@ -40,6 +40,7 @@ impl Recipe {
             allow_untested: false,
             max_shard_bytes: limits::MAX_SHARD_BYTES,
             parts: Vec::new(),
+            scales: None,
             stages: Vec::new(),
             calibration: None,
             budget: None,

@@ -2,11 +2,12 @@
 
 use crate::parse::budget::Budget;
 use crate::parse::calibration::CalibrationRun;
+use crate::parse::distill::DistillStage;
 use crate::parse::evaluate::Evaluate;
 use crate::parse::kind::StageKind;
 use crate::parse::paths::{self, NamedPath, directory_of};
 use crate::parse::raw::{RawLayout, RawMemory, RawOutput, RawOutputs, RawRecipe, RawRole};
-use crate::parse::stage::{ModelStage, RecipePart, Stage};
+use crate::parse::stage::{ModelStage, RecipePart, RecipeStages, Stage};
 use crate::parse::words::one_of;
 use crate::parse::{ranges, stage, text, used};
 use briquette_core::pattern::Patterns;
@@ -42,6 +43,8 @@ pub struct Recipe {
     pub parts: Vec<RecipePart>,
     /// The stages after the last part.
     pub stages: Vec<Stage>,
+    /// The training of the scales of codes, after all other stages.
+    pub scales: Option<Box<DistillStage>>,
     /// The calibration run that gathers input statistics, if stages need them and no file has them.
     pub calibration: Option<CalibrationRun>,
     /// The budget that chooses step sizes of the last stages.
@@ -77,11 +80,14 @@ impl Recipe {
         let missing = |key: &str, what: &str| Error::config(format!("{key}: missing; set the path of the {what}"));
         let model = raw.model.path.clone().ok_or_else(|| missing("model.path", "model to compress"))?;
         let output = raw.output.path.clone().ok_or_else(|| missing("output.path", "directory to write"))?;
-        let (parts, stages) = stage::stages_of(&raw)?;
+        let RecipeStages { parts, stages, scales } = stage::stages_of(&raw)?;
         let calibration = CalibrationRun::from_raw(&raw)?;
         let budget = Budget::from_raw(&raw, &parts, &stages)?;
         let evaluate = Evaluate::from_checked(&raw)?;
-        let keeps_places = parts.is_empty() && budget.is_none() && raw.output.storage.as_deref() != Some("entropy");
+        let keeps_places = parts.is_empty()
+            && scales.is_none()
+            && budget.is_none()
+            && raw.output.storage.as_deref() != Some("entropy");
         let profile = format_for(raw.output.format.as_deref(), &model, keeps_places)?;
         let has_steps = budget.as_ref().is_some_and(|budget| budget.has_steps);
         used::check_memory(&raw)?;
@@ -103,6 +109,7 @@ impl Recipe {
             max_shard_bytes: limits::MAX_SHARD_BYTES,
             parts,
             stages,
+            scales,
             calibration,
             budget,
             evaluate,
@@ -114,6 +121,12 @@ impl Recipe {
 }
 
 impl Recipe {
+    /// Returns the stages that train, in their order.
+    pub fn trainings(&self) -> impl Iterator<Item = &DistillStage> {
+        let parts = self.parts.iter().filter_map(|part| part.then.as_distill());
+        parts.chain(self.scales.as_deref())
+    }
+
     /// Returns the stages before the first factorize, shrink or fold stage, which work on the model's own tensors.
     ///
     /// These stages replace tensors. Training changes only values.

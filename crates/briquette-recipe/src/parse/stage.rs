@@ -85,20 +85,35 @@ pub enum Stage {
     Cast(CastStage),
 }
 
+/// The stages of a recipe.
+pub(crate) struct RecipeStages {
+    /// The stages that work on the whole model, each with the stages before it.
+    pub(crate) parts: Vec<RecipePart>,
+    /// The stages after the last part.
+    pub(crate) stages: Vec<Stage>,
+    /// The training of scales at the end.
+    pub(crate) scales: Option<Box<DistillStage>>,
+}
+
 /// Returns the stages of a recipe with resolved paths, split after each stage that works on the whole model.
-pub(crate) fn stages_of(raw: &RawRecipe) -> Result<(Vec<RecipePart>, Vec<Stage>)> {
-    let (mut parts, mut stages) = (Vec::new(), Vec::new());
+pub(crate) fn stages_of(raw: &RawRecipe) -> Result<RecipeStages> {
+    let (mut parts, mut stages, mut scales) = (Vec::new(), Vec::new(), None);
     for (i, stage) in raw.stage.iter().enumerate() {
         let name = |error: Error| error.at(format_args!("stage {} ({})", i + 1, stage.kind_name()));
         match StageEffect::from_raw(raw, i).map_err(name)? {
             StageEffect::Nothing => {}
+            _ if scales.is_some() => {
+                return Err(name(Error::config("found it after a training of scales, which comes last; put it first")));
+            }
+            StageEffect::ModelStage(ModelStage::Distill(stage)) if stage.trains_scales => scales = Some(stage),
             StageEffect::Stage(stage) => stages.push(stage),
             StageEffect::ModelStage(then) => parts.push(RecipePart { stages: std::mem::take(&mut stages), then }),
         }
     }
-    let kinds: Vec<StageKind> = raw.stage.iter().filter_map(RawStage::kind).collect();
-    check_order(&kinds)?;
-    Ok((parts, stages))
+    let is_last = |stage: &&RawStage| matches!(&stage.keys, StageKeys::Distill(keys) if keys.trains_scales());
+    let ordered = raw.stage.iter().filter(|stage| !is_last(stage));
+    check_order(&ordered.filter_map(RawStage::kind).collect::<Vec<_>>())?;
+    Ok(RecipeStages { parts, stages, scales })
 }
 
 /// The effect of a stage on the weights.

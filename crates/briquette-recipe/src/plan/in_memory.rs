@@ -63,7 +63,7 @@ pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: 
 
 /// Refuses settings that a module in memory does not support.
 fn check_stages(recipe: &Recipe) -> Result<()> {
-    if recipe.stages.is_empty() && recipe.parts.is_empty() && recipe.evaluate.is_none() {
+    if recipe.stages.is_empty() && recipe.parts.is_empty() && recipe.scales.is_none() && recipe.evaluate.is_none() {
         return Err(Error::config("stage: the recipe has no stages; add prune() or quantize()"));
     }
     recipe.check_stages()?;
@@ -85,7 +85,8 @@ fn check_stages(recipe: &Recipe) -> Result<()> {
     if recipe.memory_limit.is_some() {
         return Err(Error::config("memory.limit: a module is in memory already; remove it"));
     }
-    let whole = recipe.parts.first().map(|part| part.then.kind());
+    let whole =
+        recipe.parts.first().map(|part| part.then.kind()).or(recipe.scales.as_ref().map(|_| StageKind::Distill));
     let casts = recipe.stages.iter().find(|stage| matches!(stage, Stage::Cast(_))).map(Stage::kind);
     let evaluates = recipe.evaluate.is_some().then_some(StageKind::Evaluate);
     if let Some(kind) = whole.or(casts).or(evaluates) {

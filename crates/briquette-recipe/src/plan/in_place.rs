@@ -19,7 +19,7 @@ pub(super) fn check(recipe: &Recipe, checkpoint: &Checkpoint) -> Result<()> {
         let found = checkpoint.format();
         return Err(Error::config(format!("found a model in {found}, expected an ONNX file; choose another format"))
             .at("output.format"));
-    } else if !recipe.parts.is_empty() {
+    } else if !recipe.parts.is_empty() || recipe.scales.is_some() {
         "an ONNX model cannot be distilled or factorized; remove the stage, or choose another format"
     } else if recipe.budget.is_some() {
         "an ONNX file stores floats, so no step size makes it smaller; remove the budget, or set format = \"briquette\""
