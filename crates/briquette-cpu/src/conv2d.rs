@@ -19,7 +19,7 @@ use crate::simd::{OutputBlock, PANEL};
 use crate::weights::Int8Weights;
 use briquette_core::simd::SimdLevel;
 use depthwise::Taps;
-pub use epilogue::ConvEpilogue;
+pub use epilogue::{ConvEpilogue, OutputBounds};
 pub use fixed::{FixedConv2d, fixed_conv2d};
 use image::Image;
 pub(crate) use image::channels_last;
@@ -49,9 +49,21 @@ pub struct Int8Conv2d<'a> {
     pub grid: ActivationGrid,
     /// The epilogue applied to outputs.
     pub epilogue: ConvEpilogue<'a>,
+    /// The order of the inputs and of the outputs.
+    pub orders: [ImageOrder; 2],
 }
 
-/// Convolves images `x` `[n, in, height, width]` to `y` `[n, out, out height, out width]`.
+/// The order of the values of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ImageOrder {
+    /// `[channel, height, width]`.
+    #[default]
+    ChannelsFirst,
+    /// `[height, width, channel]`, without transposition before and after a product.
+    ChannelsLast,
+}
+
+/// Convolves images `x` `[n, in, height, width]` to `y` `[n, out, out height, out width]`, each in its order.
 ///
 /// Uses the instructions of `level`. Each image has its own scale and zero point; padding is exactly zero. In a
 /// [pointwise](Conv2dShape::is_pointwise) convolution, each pixel has its own. An image or pixel with a NaN or an infinity
@@ -81,7 +93,7 @@ fn each_image<T: ActivationElement, W: Int8Weights>(
     weights: &W,
     y: &mut [f32],
 ) {
-    let Int8Conv2d { shape, grid, epilogue, .. } = *conv;
+    let Int8Conv2d { shape, grid, epilogue, orders, .. } = *conv;
     assert_eq!(conv.weights.dims, shape.weight_dims(), "weights and {shape:?}");
     epilogue.assert_channels(shape.n_out);
     let n_values = shape.n_in * height * width;
@@ -95,12 +107,41 @@ fn each_image<T: ActivationElement, W: Int8Weights>(
     }
     let how = How::of(&shape, weights);
     for (i, y) in y.chunks_exact_mut(shape.n_out * n_pixels).enumerate() {
-        let quantize = if shape.is_pointwise() { Image::by_pixel } else { Image::new };
+        let quantize = match (orders[0], shape.is_pointwise()) {
+            (ImageOrder::ChannelsFirst, false) => Image::new,
+            (ImageOrder::ChannelsFirst, true) => Image::by_pixel,
+            (ImageOrder::ChannelsLast, false) => Image::of_last,
+            (ImageOrder::ChannelsLast, true) => Image::of_last_by_pixel,
+        };
         let image = quantize(level, &x[i * n_values..(i + 1) * n_values], shape.n_in, [height, width], grid);
         let run = ImageConv { level, shape: &shape, weights, image: &image, how: &how, epilogue };
         let n_threads = threads_for(shape.depth() * shape.n_out * n_pixels, PAYS);
-        run.pixels(0, OutputBlock::new(y, shape.n_out, n_pixels), n_threads);
+        match orders[1] {
+            ImageOrder::ChannelsFirst => run.pixels(0, OutputBlock::new(y, shape.n_out, n_pixels), n_threads),
+            ImageOrder::ChannelsLast => {
+                by_threads(0, y, [shape.n_out, n_threads], &|first, out: &mut [f32], n| run.pixels_last(first, out, n))
+            }
+        }
     }
+}
+
+/// Passes parts of the pixels `[pixel, channel]` to `convolve`, each with its first pixel and the threads for it.
+fn by_threads<T: Send>(
+    first: usize,
+    out: &mut [T],
+    [n_out, n_threads]: [usize; 2],
+    convolve: &(dyn Fn(usize, &mut [T], usize) + Sync),
+) {
+    let n_pixels = out.len() / n_out;
+    if n_threads < 2 || n_pixels < PANEL {
+        return convolve(first, out, n_threads);
+    }
+    let half = (n_pixels / 2).next_multiple_of(PANEL / 2);
+    let (left, right) = out.split_at_mut(half * n_out);
+    rayon::join(
+        || by_threads(first, left, [n_out, n_threads / 2], convolve),
+        || by_threads(first + half, right, [n_out, n_threads.div_ceil(2)], convolve),
+    );
 }
 
 /// The algorithm of a convolution.
@@ -155,6 +196,33 @@ impl<W: Int8Weights> ImageConv<'_, W> {
             let (now, later) = out.split_cols(n);
             self.tile(first..first + n, &mut tile, now, n_threads);
             (first, out) = (first + n, later);
+        }
+    }
+
+    /// Computes the pixels of `out` `[pixel, channel]`, starting at `first`.
+    fn pixels_last(&self, first: usize, out: &mut [f32], n_threads: usize) {
+        let n_out = self.shape.n_out;
+        self.each_tile(first, out, n_threads, &mut |values, channels, out: &mut [f32]| {
+            self.epilogue.write_rows(self.level, values, channels, (out, n_out));
+        });
+    }
+
+    /// Passes the outputs `[pixel, channel]` of each tile of pixels and range of channels to `each`, with the part of `out`
+    /// `[pixel, channel]` for the tile.
+    fn each_tile<T>(
+        &self,
+        mut first: usize,
+        out: &mut [T],
+        n_threads: usize,
+        each: &mut dyn FnMut(&[f32], Range<usize>, &mut [T]),
+    ) {
+        let (n_out, mut tile) = (self.shape.n_out, PatchTile::default());
+        let n_pixels = out.len() / n_out;
+        let size = n_pixels.div_ceil(n_pixels.div_ceil(TILE).max(1)).next_multiple_of(PANEL);
+        for out in out.chunks_mut(size * n_out) {
+            let pixels = first..first + out.len() / n_out;
+            first = pixels.end;
+            self.values(pixels, &mut tile, n_threads, &mut |values, channels| each(values, channels, out));
         }
     }
 

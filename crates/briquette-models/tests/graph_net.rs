@@ -88,6 +88,11 @@ fn known_kernels_are_called_for_fused_steps() {
     assert_eq!(count(&bert, "sum and layer norm (fused)"), 5);
     let resnet = lowered("models/resnet18-tiny.pth");
     assert_eq!((count(&resnet, "convolution and batch norm (fused)"), count(&resnet, "relu")), (20, 0));
+    let mobilenet = lowered("families/mobilenet_v2");
+    let apart = ["batch norm", "relu6", "add"].map(|name| count(&mobilenet, name));
+    assert!(apart == [0; 3] && count(&mobilenet, "convolution and batch norm (fused)") > 50, "{mobilenet:?}");
+    let vgg = lowered("families/vgg");
+    assert!(count(&vgg, "convolution (fused)") == 4, "{vgg:?}");
 }
 
 /// Copies a model with another config.json.

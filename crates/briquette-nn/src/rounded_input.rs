@@ -37,15 +37,6 @@ pub(crate) fn rounded_input<const D: usize, const W: usize>(
     }
 }
 
-/// Fake-quantizes rows of `n_cols` values. Gradients pass straight through.
-pub(crate) fn fake_quantized<const D: usize>(x: Tensor<D>, n_cols: usize, grid: ActivationGrid) -> Tensor<D> {
-    if fake_quantizes(&x) {
-        return compressed::fake_quantize_activations(x, n_cols, grid);
-    }
-    let rounded = compressed::round_activations(x.clone(), n_cols, grid);
-    (x.clone() - x.detach()) + rounded
-}
-
 /// Returns the grid of activations.
 fn grid_of(attached: &Attached) -> Option<ActivationGrid> {
     match attached.form()?.activations {

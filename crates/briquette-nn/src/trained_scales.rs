@@ -4,12 +4,13 @@ use crate::attached::floats;
 use crate::load::places_of;
 use crate::load_compressed::inputs_of;
 use crate::module::{Trail, read_f32, view};
-use crate::rounded_input::fake_quantized;
 use crate::{NameMap, Parameter, parameters};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{ColumnScales, Error, Grouping, OutputAxis, Patterns, Result, Rows};
 use briquette_cpu::ActivationGrid;
 use briquette_formats::{ActivationGrids, Checkpoint, TensorSource};
+use briquette_ops::compressed;
+use briquette_ops::fused::masked::ops::fake_quantizes;
 use burn::module::{Module, ModuleVisitor, Param, ParamId, Reparameterization, Reparameterizer};
 use burn::tensor::{Device, Tensor};
 use std::collections::BTreeMap;
@@ -150,6 +151,15 @@ impl Reparameterization for TrainedScales {
         let shape = base.shape();
         (base.reshape(dims) * self.log_factor.val().exp().reshape(scale_dims)).reshape(shape)
     }
+}
+
+/// Fake-quantizes rows of `n_cols` values. Gradients pass straight through.
+fn fake_quantized<const D: usize>(x: Tensor<D>, n_cols: usize, grid: ActivationGrid) -> Tensor<D> {
+    if fake_quantizes(&x) {
+        return compressed::fake_quantize_activations(x, n_cols, grid);
+    }
+    let rounded = compressed::round_activations(x.clone(), n_cols, grid);
+    (x.clone() - x.detach()) + rounded
 }
 
 /// Attaches scales to the weights with these paths.

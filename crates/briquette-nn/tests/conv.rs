@@ -1,7 +1,8 @@
 //! Tests convolutions on codes.
 
+use briquette_cpu::OutputBounds;
 use briquette_formats::Checkpoint;
-use briquette_nn::layers::{Conv2d, Conv2dConfig, Then};
+use briquette_nn::layers::{After, Conv2d, Conv2dConfig, Then};
 use briquette_nn::{Compression, DynamicSpec, Export, NameMap, Prune, Quantize};
 use briquette_nn::{held, load_compressed, load_into, quantize_dynamic};
 use burn::module::Module;
@@ -29,7 +30,7 @@ impl Net {
     }
 
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        self.last.forward(self.first.forward_norm(x, &self.norm, Then::Relu))
+        self.last.forward(self.first.forward_then(x, After::Norm(&self.norm), relu_after()))
     }
 }
 
@@ -104,6 +105,10 @@ fn grouped_convolutions_run_on_codes() {
     }
 }
 
+fn relu_after() -> Then {
+    Then { bounds: OutputBounds::Relu, ..Then::default() }
+}
+
 /// Returns a batch norm that is not the identity.
 fn some_norm(n: usize, device: &Device) -> BatchNorm {
     let random = |low, high| Tensor::<1>::random([n], Distribution::Uniform(low, high), &Device::flex());
@@ -126,10 +131,21 @@ fn fused_norm_shortcut_and_relu_equal_separate_operations() {
         let shortcut = Tensor::<4>::random([2, 40, 6, 7], Distribution::Default, &device);
         let plain = norm.forward(conv.forward(x.clone()));
         let relu = burn::tensor::activation::relu::<4>;
-        assert!(apart(plain.clone(), conv.forward_norm(x.clone(), &norm, Then::Nothing)) < 1e-5);
-        assert!(apart(relu(plain.clone()), conv.forward_norm(x.clone(), &norm, Then::Relu)) < 1e-5);
-        let added = conv.forward_norm(x, &norm, Then::AddRelu(shortcut.clone()));
-        assert!(apart(relu(plain + shortcut.clone()), added) < 1e-5);
+        let then = |then: Then| conv.forward_then(x.clone(), After::Norm(&norm), then);
+        assert!(apart(plain.clone(), then(Then::default())) < 1e-5);
+        assert!(apart(relu(plain.clone()), then(relu_after())) < 1e-5);
+        let add = Then { shortcut: Some(shortcut.clone()), ..Then::default() };
+        assert!(apart(plain.clone() + shortcut.clone(), then(add.clone())) < 1e-5);
+        let (bounds, channels_last) = (OutputBounds::Relu6, true);
+        let added = then(Then { bounds, channels_last, ..add });
+        assert!(apart((plain.clone() + shortcut.clone()).clamp(0.0, 6.0), added) < 1e-5);
+        // A shortcut that is repeated over the image is added in a pass of its own.
+        let one = shortcut.clone().narrow(2, 0, 1).narrow(3, 0, 1);
+        let repeated = then(Then { shortcut: Some(one.clone()), bounds: OutputBounds::Relu, ..Then::default() });
+        assert!(apart(relu(plain + one), repeated) < 1e-5);
+        let bias = Tensor::<1>::random([40], Distribution::Default, &device);
+        let biased = conv.forward_then(x.clone(), After::Bias(bias.clone()), relu_after());
+        assert!(apart(relu(conv.forward(x) + bias.reshape([1, 40, 1, 1])), biased) < 1e-5);
         assert!(shortcut.max().into_scalar::<f32>() <= 1.0, "the shortcut is unchanged");
     }
 }
@@ -141,7 +157,7 @@ fn a_training_norm_uses_batch_statistics_for_constant_inputs_too() {
     let norm = some_norm(8, &training);
     for x in [images(), Tensor::from_inner(images())] {
         let expected = norm.forward(Tensor::from_inner(conv.forward(x.clone()).inner()));
-        let y = conv.forward_norm(x, &norm, Then::Nothing);
+        let y = conv.forward_then(x, After::Norm(&norm), Then::default());
         assert!(apart(expected.inner(), y.clone().inner()) < 1e-5);
         let grads = y.powi_scalar(3).sum().backward();
         assert!(conv.weight.val().grad(&grads).is_some());

@@ -6,7 +6,7 @@
 //! Briquette is faster.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
-use briquette_cpu::{ActivationGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
+use briquette_cpu::{ActivationGrid, Conv2dShape, OutputBounds, PackedConv2d, PackedInt4, PackedInt8, SparseInt8};
 use briquette_ops::compressed::{self, Conv2dCall, LinearWeights, QuantizedConv2d};
 use burn::tensor::module::{conv2d, max_pool2d};
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
@@ -85,7 +85,14 @@ fn convolution(shape: Conv2dShape, size: usize, seconds: f64) {
     let weights = codes(dims.iter().product());
     let packed = PackedConv2d::new(&weights, &vec![0.01; shape.n_out], dims, false).unwrap();
     let weights = QuantizedConv2d::new(packed, ActivationGrid::Asymmetric);
-    let call = Conv2dCall { weights, shape, has_scale: false, has_shift: false, relu: false };
+    let call = Conv2dCall {
+        weights,
+        shape,
+        has_scale: false,
+        has_shift: false,
+        bounds: OutputBounds::None,
+        channels_last: false,
+    };
     let x = Tensor::<4>::random([1, shape.n_in, size, size], Distribution::Normal(0.0, 1.0), &device);
     let floats = Tensor::<4>::random(dims, Distribution::Normal(0.0, 1.0), &device);
     let pairs = shape.padding.map(|[before, after]| (before, after));

@@ -5,13 +5,12 @@ use super::depthwise::convolve_to_codes;
 use super::epilogue::ConvEpilogue;
 use super::image::Image;
 use super::packed::ConvPanels;
-use super::tile::PatchTile;
 use super::unscaled::Unscaled;
-use super::{Conv2dShape, How, ImageConv, PAYS, PackedConv2d, TILE};
+use super::{Conv2dShape, How, ImageConv, PAYS, PackedConv2d, by_threads};
 use crate::activations::CodeGrid;
 use crate::image_codes::{ImageCodes, requantize};
 use crate::panels::threads_for;
-use crate::simd::{CodeRounding, PANEL, TapBlocks, has_depthwise_row};
+use crate::simd::{CodeRounding, TapBlocks, has_depthwise_row};
 use crate::weights::Int8Weights;
 use briquette_core::simd::SimdLevel;
 
@@ -98,39 +97,14 @@ fn each_image<W: Int8Weights>(level: SimdLevel, x: &ImageCodes, conv: &FixedConv
     y
 }
 
-/// Passes parts of the pixels `[pixel, channel]` to `convolve`, each with its first pixel and the threads for it.
-fn by_threads(
-    first: usize,
-    out: &mut [u8],
-    [n_out, n_threads]: [usize; 2],
-    convolve: &(dyn Fn(usize, &mut [u8], usize) + Sync),
-) {
-    let n_pixels = out.len() / n_out;
-    if n_threads < 2 || n_pixels < PANEL {
-        return convolve(first, out, n_threads);
-    }
-    let half = (n_pixels / 2).next_multiple_of(PANEL / 2);
-    let (left, right) = out.split_at_mut(half * n_out);
-    rayon::join(
-        || by_threads(first, left, [n_out, n_threads / 2], convolve),
-        || by_threads(first + half, right, [n_out, n_threads.div_ceil(2)], convolve),
-    );
-}
-
 impl<W: Int8Weights> ImageConv<'_, W> {
     /// Computes the pixels of `out` as floats, starting at `first`, and rounds them to codes.
-    fn round_pixels(&self, rounding: &CodeRounding, mut first: usize, out: &mut [u8], n_threads: usize) {
-        let (n_out, mut tile) = (self.shape.n_out, PatchTile::default());
-        let n_pixels = out.len() / n_out;
-        let size = n_pixels.div_ceil(n_pixels.div_ceil(TILE).max(1)).next_multiple_of(PANEL);
-        for out in out.chunks_mut(size * n_out) {
-            let pixels = first..first + out.len() / n_out;
-            first = pixels.end;
-            self.values(pixels, &mut tile, n_threads, &mut |values, channels| {
-                let rounding = rounding.of(channels.clone());
-                requantize(self.level, values, &rounding, &mut out[channels.start..], n_out);
-            });
-        }
+    fn round_pixels(&self, rounding: &CodeRounding, first: usize, out: &mut [u8], n_threads: usize) {
+        let n_out = self.shape.n_out;
+        self.each_tile(first, out, n_threads, &mut |values, channels, out: &mut [u8]| {
+            let rounding = rounding.of(channels.clone());
+            requantize(self.level, values, &rounding, &mut out[channels.start..], n_out);
+        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! The codes of one image, with channels last.
 
 use crate::activations::{ActivationElement, ActivationGrid};
-use crate::simd::{self, COLUMNS, ColumnRanges, ValueRange};
+use crate::simd::{self, COLUMNS, ColumnRanges, RowQuantizer, ValueRange};
 use briquette_core::simd::SimdLevel;
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -44,22 +44,14 @@ impl<'a> Image<'a> {
         grid: ActivationGrid,
     ) -> Self {
         let n_pixels = size[0] * size[1];
-        let mut codes = vec![0; x.len()];
-        let value_range = |x: &[T]| simd::value_range(level, T::widened(x, &mut Vec::new()), grid);
-        let is_large = x.len() > RANGE_CHUNK && rayon::current_num_threads() > 1;
-        let row = match is_large {
-            true => {
-                x.par_chunks(RANGE_CHUNK).map(value_range).reduce(ValueRange::default, ValueRange::merge).scale(grid)
-            }
-            false => value_range(x).scale(grid),
-        };
+        let (row, mut codes) = (row_of(level, x, grid), vec![0; x.len()]);
         let fill = |(i, codes): (usize, &mut [u8])| {
             let pixels = i * PIXELS..n_pixels.min((i + 1) * PIXELS);
             let quantize = |values: &[f32], plane: &mut [u8]| simd::quantize(level, values, row, plane);
             channels_last(level, quantize, |channel| &x[channel * n_pixels..][pixels.clone()], n_channels, codes);
         };
         let n_codes = (PIXELS * n_channels).max(1);
-        match is_large {
+        match is_shared(x.len()) {
             true => codes.par_chunks_mut(n_codes).enumerate().for_each(fill),
             false => codes.chunks_mut(n_codes).enumerate().for_each(fill),
         }
@@ -90,12 +82,62 @@ impl<'a> Image<'a> {
             }
         };
         let n_codes = (PIXELS * n_channels).max(1);
-        if x.len() > RANGE_CHUNK && rayon::current_num_threads() > 1 {
+        if is_shared(x.len()) {
             let chunks = codes.par_chunks_mut(n_codes).zip(by_pixel.par_chunks_mut(PIXELS));
             chunks.enumerate().for_each(|(i, (codes, scales))| fill(i, codes, scales));
         } else {
             let chunks = codes.chunks_mut(n_codes).zip(by_pixel.chunks_mut(PIXELS));
             chunks.enumerate().for_each(|(i, (codes, scales))| fill(i, codes, scales));
+        }
+        Self { codes: codes.into(), n_channels, size, scale: 1.0, zero: 0, by_pixel }
+    }
+
+    /// Quantizes `x` `[height, width, channel]` as one row.
+    pub(crate) fn of_last<T: ActivationElement>(
+        level: SimdLevel,
+        x: &[T],
+        n_channels: usize,
+        size: [usize; 2],
+        grid: ActivationGrid,
+    ) -> Self {
+        let (row, mut codes) = (row_of(level, x, grid), vec![0; x.len()]);
+        let fill = |(x, codes): (&[T], &mut [u8])| {
+            simd::quantize(level, T::widened(x, &mut Vec::new()), row, codes);
+        };
+        match is_shared(x.len()) {
+            true => x.par_chunks(RANGE_CHUNK).zip(codes.par_chunks_mut(RANGE_CHUNK)).for_each(fill),
+            false => x.chunks(RANGE_CHUNK).zip(codes.chunks_mut(RANGE_CHUNK)).for_each(fill),
+        }
+        Self { codes: codes.into(), n_channels, size, scale: row.scale, zero: row.zero, by_pixel: Vec::new() }
+    }
+
+    /// Quantizes each pixel of `x` `[height, width, channel]` as a row.
+    pub(crate) fn of_last_by_pixel<T: ActivationElement>(
+        level: SimdLevel,
+        x: &[T],
+        n_channels: usize,
+        size: [usize; 2],
+        grid: ActivationGrid,
+    ) -> Self {
+        let n_pixels = size[0] * size[1];
+        let (mut codes, mut by_pixel) = (vec![0; x.len()], vec![(1.0, 0); n_pixels]);
+        let fill = |((x, codes), scales): ((&[T], &mut [u8]), &mut [(f32, i32)])| {
+            let mut scratch = Vec::new();
+            let pixels = x.chunks_exact(n_channels).zip(codes.chunks_exact_mut(n_channels)).zip(scales);
+            for ((x, codes), scale) in pixels {
+                *scale = simd::quantize_row(level, T::widened(x, &mut scratch), grid, codes);
+            }
+        };
+        let n_values = (PIXELS * n_channels).max(1);
+        match is_shared(x.len()) {
+            true => {
+                let chunks = x.par_chunks(n_values).zip(codes.par_chunks_mut(n_values));
+                chunks.zip(by_pixel.par_chunks_mut(PIXELS)).for_each(fill);
+            }
+            false => {
+                let chunks = x.chunks(n_values).zip(codes.chunks_mut(n_values));
+                chunks.zip(by_pixel.chunks_mut(PIXELS)).for_each(fill);
+            }
         }
         Self { codes: codes.into(), n_channels, size, scale: 1.0, zero: 0, by_pixel }
     }
@@ -114,6 +156,20 @@ impl<'a> Image<'a> {
     #[inline]
     pub(crate) fn pixels(&self, range: std::ops::Range<usize>) -> &[u8] {
         &self.codes[range.start * self.n_channels..range.end * self.n_channels]
+    }
+}
+
+/// Returns whether threads share the values of an image.
+fn is_shared(n_values: usize) -> bool {
+    n_values > RANGE_CHUNK && rayon::current_num_threads() > 1
+}
+
+/// Returns the quantizer of all values of an image.
+fn row_of<T: ActivationElement>(level: SimdLevel, x: &[T], grid: ActivationGrid) -> RowQuantizer {
+    let value_range = |x: &[T]| simd::value_range(level, T::widened(x, &mut Vec::new()), grid);
+    match is_shared(x.len()) {
+        true => x.par_chunks(RANGE_CHUNK).map(value_range).reduce(ValueRange::default, ValueRange::merge).scale(grid),
+        false => value_range(x).scale(grid),
     }
 }
 

@@ -48,6 +48,30 @@ fn reference(
     sum as f32 * rows.scales()[row] * scales[o]
 }
 
+const FIRST: [ImageOrder; 2] = [ImageOrder::ChannelsFirst; 2];
+
+/// Returns images `[n, channel, pixel]` as `[n, pixel, channel]`.
+fn last(values: &[f32], n_images: usize, n_channels: usize) -> Vec<f32> {
+    let n_pixels = values.len() / (n_images * n_channels).max(1);
+    let place = |i: usize| {
+        i / n_channels / n_pixels * n_channels * n_pixels + i % n_channels * n_pixels + i / n_channels % n_pixels
+    };
+    (0..values.len()).map(|i| values[place(i)]).collect()
+}
+
+/// Checks that other orders of images give the same values.
+fn orders_agree(level: SimdLevel, conv: &Int8Conv2d, (x, n_images, size): (&[f32], usize, [usize; 2]), y: &[f32]) {
+    let (x_last, y_last) = (last(x, n_images, conv.shape.n_in), last(y, n_images, conv.shape.n_out));
+    for orders in
+        [[ImageOrder::ChannelsLast; 2], [FIRST[0], ImageOrder::ChannelsLast], [ImageOrder::ChannelsLast, FIRST[0]]]
+    {
+        let mut found = vec![f32::NAN; y.len()];
+        let x = if orders[0] == FIRST[0] { x } else { &x_last };
+        int8_conv2d(level, x, [n_images, size[0], size[1]], &Int8Conv2d { orders, ..*conv }, &mut found);
+        assert_eq!(found, if orders[1] == FIRST[0] { y } else { &y_last[..] }, "{level} {orders:?} {:?}", conv.shape);
+    }
+}
+
 fn agrees(shape: Conv2dShape, n_images: usize, size: [usize; 2], seed: u64) {
     let codes: Vec<i8> =
         numbers(shape.n_out * shape.depth(), seed).map(|b| if b & 0x300 == 0 { 0 } else { b as i8 }).collect();
@@ -59,10 +83,11 @@ fn agrees(shape: Conv2dShape, n_images: usize, size: [usize; 2], seed: u64) {
     for (grid, is_sparse) in [(ActivationGrid::Symmetric, true), (ActivationGrid::Asymmetric, false)] {
         let weights = PackedConv2d::new(&codes, &scales, shape.weight_dims(), is_sparse).unwrap();
         let epilogue = ConvEpilogue { shift: Some(&bias), ..ConvEpilogue::default() };
-        let conv = Int8Conv2d { weights: &weights, shape, grid, epilogue };
+        let conv = Int8Conv2d { weights: &weights, shape, grid, epilogue, orders: FIRST };
         for level in SimdLevel::available() {
             let mut y = vec![f32::NAN; n_images * shape.n_out * out_height * out_width];
             int8_conv2d(level, &x, [n_images, size[0], size[1]], &conv, &mut y);
+            orders_agree(level, &conv, (&x, n_images, size), &y);
             let image = |i: usize| &x[i * n_values..(i + 1) * n_values];
             let images: Vec<QuantizedRows> = (0..n_images).map(|i| quantized(level, image(i), &shape, grid)).collect();
             for (i, &value) in y.iter().enumerate() {
@@ -144,11 +169,12 @@ fn convolution_weights_take_about_a_byte_and_are_read_back() {
 fn non_finite_images_are_nan_and_do_not_affect_others() {
     let shape = Conv2dShape::new(2, 3, [3, 3]);
     let weights = PackedConv2d::new(&[1; 54], &[1.0; 3], shape.weight_dims(), false).unwrap();
-    for relu in [false, true] {
+    for bounds in [OutputBounds::None, OutputBounds::Relu, OutputBounds::Relu6] {
         let (mut x, mut y) = (vec![1.0; 2 * 2 * 16], vec![0.0; 2 * 3 * 4]);
         x[5] = f32::INFINITY;
-        let epilogue = ConvEpilogue { relu, ..ConvEpilogue::default() };
-        let conv = Int8Conv2d { weights: &weights, shape, grid: ActivationGrid::Asymmetric, epilogue };
+        let epilogue = ConvEpilogue { bounds, ..ConvEpilogue::default() };
+        let grid = ActivationGrid::Asymmetric;
+        let conv = Int8Conv2d { weights: &weights, shape, grid, epilogue, orders: FIRST };
         int8_conv2d(SimdLevel::available()[0], &x, [2, 4, 4], &conv, &mut y);
         assert!(y[..12].iter().all(|value| value.is_nan()) && y[12..].iter().all(|value| value.is_finite()));
     }
@@ -160,15 +186,24 @@ fn the_epilogue_computes_norm_shortcut_and_relu() {
     let weights = PackedConv2d::new(&[1; 40], &[1.0; 40], shape.weight_dims(), false).unwrap();
     let x: Vec<f32> = (0..35).map(|i| i as f32 - 10.0).collect();
     let (scale, shift): (Vec<f32>, Vec<f32>) = (0..40).map(|o| (o as f32 - 20.0, 0.25 * o as f32)).unzip();
-    let conv = |epilogue| Int8Conv2d { weights: &weights, shape, grid: ActivationGrid::Symmetric, epilogue };
+    let (grid, orders) = (ActivationGrid::Symmetric, FIRST);
+    let conv = |epilogue| Int8Conv2d { weights: &weights, shape, grid, epilogue, orders };
     let mut plain = vec![0.0; 40 * 35];
     int8_conv2d(SimdLevel::SCALAR, &x, [1, 5, 7], &conv(ConvEpilogue::default()), &mut plain);
-    let mut y: Vec<f32> = (0..40 * 35).map(|i| (i % 13) as f32).collect();
-    let epilogue = ConvEpilogue { scale: Some(&scale), shift: Some(&shift), adds: true, relu: true };
-    int8_conv2d(SimdLevel::SCALAR, &x, [1, 5, 7], &conv(epilogue), &mut y);
-    for (i, (y, plain)) in y.into_iter().zip(plain).enumerate() {
-        let value = plain * scale[i / 35] + shift[i / 35] + (i % 13) as f32;
-        assert_eq!(y, if value < 0.0 { 0.0 } else { value }, "{i}");
+    for bounds in [OutputBounds::None, OutputBounds::Relu, OutputBounds::Relu6] {
+        let before: Vec<f32> = (0..40 * 35).map(|i| (i % 13) as f32).collect();
+        let (mut y, mut y_last) = (before.clone(), last(&before, 1, 40));
+        let epilogue = ConvEpilogue { scale: Some(&scale), shift: Some(&shift), adds: true, bounds };
+        int8_conv2d(SimdLevel::SCALAR, &x, [1, 5, 7], &conv(epilogue), &mut y);
+        for (i, (y, plain)) in y.iter().zip(&plain).enumerate() {
+            let value = plain * scale[i / 35] + shift[i / 35] + before[i];
+            let [least, largest] = bounds.ends();
+            assert_eq!(*y, value.clamp(least, largest), "{bounds:?} {i}");
+        }
+        let of_last = Int8Conv2d { orders: [ImageOrder::ChannelsLast; 2], ..conv(epilogue) };
+        // With one channel, both orders of the input are the same.
+        int8_conv2d(SimdLevel::SCALAR, &x, [1, 5, 7], &of_last, &mut y_last);
+        assert_eq!(y_last, last(&y, 1, 40), "{bounds:?}");
     }
 }
 
@@ -177,8 +212,8 @@ fn the_epilogue_computes_norm_shortcut_and_relu() {
 fn mismatched_weights_panic_with_the_shape() {
     let weights = PackedConv2d::new(&[1; 9], &[1.0], [1, 1, 3, 3], false).unwrap();
     let shape = Conv2dShape::new(1, 1, [2, 2]);
-    let conv =
-        Int8Conv2d { weights: &weights, shape, grid: ActivationGrid::Symmetric, epilogue: ConvEpilogue::default() };
+    let (grid, epilogue) = (ActivationGrid::Symmetric, ConvEpilogue::default());
+    let conv = Int8Conv2d { weights: &weights, shape, grid, epilogue, orders: FIRST };
     int8_conv2d(SimdLevel::SCALAR, &[0.0_f32; 16], [1, 4, 4], &conv, &mut [0.0; 9]);
 }
 

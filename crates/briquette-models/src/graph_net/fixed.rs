@@ -119,8 +119,12 @@ fn on_codes(
             conv.forward_codes(x, zeros.of([x.dims[2], x.dims[3]]), After::Norm(norm), (grid, bounds))?
         }
         (FixedKind::Conv { zeros, .. }, [GraphLayer::Conv2d(conv)], bias) => {
-            let bias = bias.first().map(|bias| bias.to_f32("a bias").unwrap_or_else(|error| panic!("{error}")));
-            let bias = bias.as_deref().map_or(After::Nothing, After::Bias);
+            let n_out = conv.weight.lazy_shape()[0];
+            // A bias that is repeated over the channels is added to floats.
+            if bias.iter().any(|bias| bias.dims().iter().product::<usize>() != n_out) {
+                return None;
+            }
+            let bias = bias.first().map_or(After::Nothing, |bias| After::Bias(bias.clone().reshaped(&[n_out]).one()));
             conv.forward_codes(x, zeros.of([x.dims[2], x.dims[3]]), bias, (grid, bounds))?
         }
         (FixedKind::Add, _, [AnyTensor::Codes(y, _)]) if x.dims == y.dims => x.add(level, y, grid, bounds),
@@ -158,7 +162,7 @@ fn on_floats(call: &FixedCall, layers: &[&GraphLayer], inputs: Vec<AnyTensor>) -
             let x = if zeros.iter().flatten().any(|n| *n > 0) { pad(x, &before, &after) } else { x };
             let y: AnyTensor = match layers {
                 [GraphLayer::Conv2d(conv), GraphLayer::BatchNorm(norm)] => {
-                    conv.forward_norm(x.four(), norm, Then::Nothing).into()
+                    conv.forward_then(x.four(), After::Norm(norm), Then::default()).into()
                 }
                 [GraphLayer::Conv2d(conv)] => conv.forward(x.four()).into(),
                 [GraphLayer::Conv1d(conv)] => conv.forward(x.three()).into(),

@@ -7,15 +7,20 @@
 //! | other linear layers of one input | [`GraphCall::Linears`] |
 //! | sum of two values, layer norm | [`GraphCall::AddNorm`] |
 //! | convolution and bias or batch norm, sum, concatenation or pool, then possibly ReLU or ReLU6, then rounding to a grid | [`GraphCall::Fixed`] |
-//! | convolution, batch norm, and possibly ReLU, or a sum with a shortcut and ReLU | [`GraphCall::ConvNorm`] |
+//! | convolution, bias or batch norm, then possibly a sum with a shortcut, then possibly ReLU or ReLU6 | [`GraphCall::ConvThen`] |
 //!
 //! A value that a later step or the caller uses is never fused away.
 
+mod convs;
+mod fusing;
+
 use super::fixed::{ConvZeros, FixedCall, FixedKind, code_grid};
-use super::steps::{AfterNorm, GraphCall, GraphStep, SelfAttentionCall, StepInput};
+use super::steps::{ConvThenCall, GraphCall, GraphStep, SelfAttentionCall, StepInput};
+use briquette_cpu::OutputBounds;
 use briquette_graph::ValueId;
 use briquette_graph::op::{ElementFunction, FixedGrid, Primitive, Reduction};
-use std::collections::{BTreeMap, BTreeSet};
+use fusing::{Fused, Fusing, fused_step, value_of};
+use std::collections::BTreeMap;
 
 /// Fuses steps. The caller reads the values in `wanted`.
 pub(super) fn fused(steps: Vec<GraphStep>, wanted: &[ValueId]) -> Vec<GraphStep> {
@@ -36,7 +41,8 @@ pub(super) fn fused(steps: Vec<GraphStep>, wanted: &[ValueId]) -> Vec<GraphStep>
             fusing.steps[last] = Some(fused);
         }
     }
-    with_joined_layers(fusing.steps.into_iter().flatten().collect())
+    let steps = with_joined_layers(fusing.steps.into_iter().flatten().collect());
+    convs::with_epilogues(steps, wanted)
 }
 
 /// Joins linear layers of one input, at the place of the first.
@@ -63,36 +69,7 @@ fn with_joined_layers(steps: Vec<GraphStep>) -> Vec<GraphStep> {
     joined
 }
 
-/// A fused step, and the indices of the steps that it replaces beside the last.
-type Fused = Option<(GraphStep, Vec<usize>)>;
-
-struct Fusing {
-    steps: Vec<Option<GraphStep>>,
-    /// The step that computes each value.
-    makers: BTreeMap<ValueId, usize>,
-    /// Values that have one use, by a step.
-    used_once: BTreeSet<ValueId>,
-}
-
 impl Fusing {
-    fn new(steps: Vec<GraphStep>, wanted: &[ValueId]) -> Self {
-        let mut uses: BTreeMap<ValueId, usize> = wanted.iter().map(|value| (*value, 2)).collect();
-        for value in steps.iter().flat_map(|step| &step.inputs).filter_map(value_of) {
-            *uses.entry(value).or_default() += 1;
-        }
-        let makers = steps.iter().enumerate().flat_map(|(index, step)| step.outputs.iter().map(move |v| (*v, index)));
-        let makers = makers.collect();
-        let used_once = uses.into_iter().filter(|(_, n)| *n == 1).map(|(value, _)| value).collect();
-        Self { steps: steps.into_iter().map(Some).collect(), makers, used_once }
-    }
-
-    /// Returns the step that computes an input which nothing else uses.
-    fn sole(&self, source: &StepInput) -> Option<(usize, &GraphStep)> {
-        let value = value_of(source).filter(|value| self.used_once.contains(value))?;
-        let index = *self.makers.get(&value)?;
-        Some((index, self.steps[index].as_ref()?))
-    }
-
     fn self_attention(&self, attention: &GraphStep) -> Fused {
         let GraphCall::Attention(call) = &attention.call else { return None };
         let settings = &call.settings;
@@ -143,7 +120,7 @@ impl Fusing {
         let GraphCall::BatchNorm(layer) = norm.call else { return None };
         let (at_conv, conv) = self.sole(&norm.inputs[0])?;
         let GraphCall::Conv(conv_layer) = conv.call else { return None };
-        let call = GraphCall::ConvNorm { conv: conv_layer, norm: layer, then: AfterNorm::Nothing };
+        let call = GraphCall::ConvThen(ConvThenCall::new(conv_layer, Some(layer)));
         Some((fused_step(call, conv.inputs.clone(), norm), vec![at_conv]))
     }
 
@@ -156,7 +133,10 @@ impl Fusing {
                 function = Some(known);
                 replaced.push(index);
                 source = step.inputs[0];
-            } else if let GraphCall::ConvNorm { then: AfterNorm::Relu, .. } = step.call {
+            } else if let GraphCall::ConvThen(ConvThenCall {
+                bounds: OutputBounds::Relu, has_shortcut: false, ..
+            }) = step.call
+            {
                 function = Some(ElementFunction::Relu);
             }
         }
@@ -176,7 +156,7 @@ impl Fusing {
         let are_values = step.inputs.iter().all(|input| value_of(input).is_some());
         let known = |kind| Some((kind, step.inputs.clone(), vec![index]));
         match &step.call {
-            GraphCall::Conv(_) | GraphCall::ConvNorm { .. } => self.fixed_conv(source, None),
+            GraphCall::Conv(_) | GraphCall::ConvThen(_) => self.fixed_conv(source, None),
             GraphCall::Function(ElementFunction::Add) => match step.inputs.as_slice() {
                 [product, bias @ StepInput::Constant(_)] => {
                     let (kind, inputs, mut replaced) = self.fixed_conv(product, Some(*bias))?;
@@ -205,11 +185,9 @@ impl Fusing {
         bias: Option<StepInput>,
     ) -> Option<(FixedKind, Vec<StepInput>, Vec<usize>)> {
         let (index, conv) = self.sole(source)?;
-        let (layer, norm) = match conv.call {
-            GraphCall::Conv(layer) => (layer, None),
-            GraphCall::ConvNorm { conv, norm, then: AfterNorm::Nothing | AfterNorm::Relu } if bias.is_none() => {
-                (conv, Some(norm))
-            }
+        let (layer, norm) = match &conv.call {
+            GraphCall::Conv(layer) => (*layer, None),
+            GraphCall::ConvThen(call) if bias.is_none() && !call.has_shortcut => (call.conv, call.norm),
             _ => return None,
         };
         let (mut zeros, mut x, mut replaced) = (ConvZeros::Given([[0; 2]; 2]), conv.inputs[0], vec![index]);
@@ -226,8 +204,11 @@ impl Fusing {
     /// Fuses a ReLU with the convolution and norm before it, or with their sum with a shortcut.
     fn conv_relu(&self, relu: &GraphStep) -> Fused {
         let (at_before, before) = self.sole(relu.inputs.first()?)?;
-        if let GraphCall::ConvNorm { conv, norm, then: AfterNorm::Nothing } = before.call {
-            let call = GraphCall::ConvNorm { conv, norm, then: AfterNorm::Relu };
+        let bounds = OutputBounds::Relu;
+        if let GraphCall::ConvThen(call) = &before.call
+            && call.is_open()
+        {
+            let call = GraphCall::ConvThen(ConvThenCall { bounds, ..call.clone() });
             return Some((fused_step(call, before.inputs.clone(), relu), vec![at_before]));
         }
         let &[inner, shortcut] = before.inputs.as_slice() else { return None };
@@ -235,10 +216,10 @@ impl Fusing {
             return None;
         }
         let (at_conv, step) = self.sole(&inner)?;
-        let GraphCall::ConvNorm { conv, norm, then: AfterNorm::Nothing } = step.call else { return None };
-        let call = GraphCall::ConvNorm { conv, norm, then: AfterNorm::AddRelu };
+        let GraphCall::ConvThen(call) = &step.call else { return None };
+        let fused = GraphCall::ConvThen(ConvThenCall { bounds, has_shortcut: true, ..call.clone() });
         let inputs = vec![step.inputs[0], shortcut];
-        Some((fused_step(call, inputs, relu), vec![at_conv, at_before]))
+        call.is_open().then(|| (fused_step(fused, inputs, relu), vec![at_conv, at_before]))
     }
 }
 
@@ -255,16 +236,4 @@ fn zeros_of(call: &GraphCall) -> Option<ConvZeros> {
         }
         _ => None,
     }
-}
-
-fn value_of(source: &StepInput) -> Option<ValueId> {
-    match source {
-        StepInput::Value(value) => Some(*value),
-        StepInput::Layer(_) | StepInput::Constant(_) => None,
-    }
-}
-
-/// Returns a step with the outputs of the last step that it replaces.
-fn fused_step(call: GraphCall, inputs: Vec<StepInput>, last: &GraphStep) -> GraphStep {
-    GraphStep { call, inputs, outputs: last.outputs.clone(), drops: false }
 }

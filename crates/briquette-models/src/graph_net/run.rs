@@ -1,5 +1,7 @@
 //! Runs the steps of a program.
 
+mod conv_then;
+
 use super::attend::{AttentionTap, RunTokens, attend, no_padding};
 use super::dropout::GraphDropout;
 use super::experts::experts;
@@ -12,9 +14,9 @@ use super::primitives::{apply_primitive, fake_quantized};
 use super::program::GraphProgram;
 use super::recurrent::recurrent;
 use super::slots::{SlotInput, StepSlots};
-use super::steps::{AfterNorm, AttentionCall, ExpertsCall, GraphCall, GraphStep, SelfAttentionCall};
+use super::steps::{AttentionCall, ExpertsCall, GraphCall, GraphStep, SelfAttentionCall};
 use super::value::{AnyTensor, BinaryFunction, ValueObserver, with_tensor};
-use crate::layers::{Linear, Then, feed_forward, linears, normed, self_attention};
+use crate::layers::{Linear, feed_forward, linears, normed, self_attention};
 use briquette_core::Result;
 use briquette_graph::ValueId;
 use briquette_graph::op::{ElementFunction, Primitive};
@@ -203,7 +205,7 @@ impl<'a> GraphRun<'a> {
             GraphCall::RmsNorm { layer, heads, offset } => self.rms_norm(*layer, x, *heads, *offset),
             GraphCall::BatchNorm(layer) => self.batch_norm(*layer, x),
             GraphCall::Conv(layer) => self.conv(*layer, x),
-            GraphCall::ConvNorm { conv, norm, then } => self.conv_norm([*conv, *norm], *then, x.four(), inputs.pop()),
+            GraphCall::ConvThen(call) => self.conv_then(call, x, inputs),
             GraphCall::SelfAttention(call) => self.self_attention(call, x.three()),
             GraphCall::FeedForward(layers, function) => self.feed_forward(*layers, *function, x),
             GraphCall::Gate(ElementFunction::Silu) => match (x, inputs.remove(0)) {
@@ -309,18 +311,6 @@ impl<'a> GraphRun<'a> {
             GraphLayer::Conv1d(conv) => conv.forward(x.three()).into(),
             other => panic!("found {other:?}, expected a convolution"),
         }
-    }
-
-    fn conv_norm(&self, layers: [usize; 2], then: AfterNorm, x: Tensor<4>, shortcut: Option<AnyTensor>) -> AnyTensor {
-        let [GraphLayer::Conv2d(conv), GraphLayer::BatchNorm(norm)] = layers.map(|layer| self.layer(layer)) else {
-            panic!("expected a convolution and a batch norm")
-        };
-        let then = match (then, shortcut) {
-            (AfterNorm::AddRelu, Some(shortcut)) => Then::AddRelu(shortcut.four()),
-            (AfterNorm::Relu, _) => Then::Relu,
-            _ => Then::Nothing,
-        };
-        conv.forward_norm(x, norm, then).into()
     }
 
     fn experts(&self, call: &ExpertsCall, [x, logits]: [Tensor<3>; 2]) -> AnyTensor {

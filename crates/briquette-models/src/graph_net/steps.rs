@@ -1,6 +1,7 @@
 //! Steps of a program: operations with the layers that hold their weights.
 
 use super::fixed::{FixedCall, FixedKind};
+use briquette_cpu::OutputBounds;
 use briquette_graph::ValueId;
 use briquette_graph::op::{Attention, ConvSettings, ElementFunction, Primitive, Routing};
 use briquette_ops::compressed::CodeGrid;
@@ -64,12 +65,8 @@ pub(super) enum GraphCall {
     AddNorm(usize),
     /// An operation whose output is rounded to a grid.
     Fixed(FixedCall),
-    /// A convolution, a batch norm, and possibly a shortcut and a ReLU.
-    ConvNorm {
-        conv: usize,
-        norm: usize,
-        then: AfterNorm,
-    },
+    /// A convolution and the operations after it.
+    ConvThen(ConvThenCall),
 }
 
 impl GraphCall {
@@ -84,7 +81,7 @@ impl GraphCall {
             Self::SelfAttention(call) => call.layers.to_vec(),
             Self::FeedForward(layers, _) => layers.to_vec(),
             Self::Linears(layers) => layers.clone(),
-            Self::ConvNorm { conv, norm, .. } => vec![*conv, *norm],
+            Self::ConvThen(call) => [call.conv].into_iter().chain(call.norm).collect(),
             Self::Fixed(FixedCall { kind: FixedKind::Conv { layer, norm, .. }, .. }) => {
                 [*layer].into_iter().chain(*norm).collect()
             }
@@ -101,7 +98,7 @@ impl GraphCall {
                 | Self::FeedForward(..)
                 | Self::SelfAttention(..)
                 | Self::Conv(_)
-                | Self::ConvNorm { .. }
+                | Self::ConvThen(_)
                 | Self::Fixed(FixedCall { kind: FixedKind::Conv { .. }, .. })
                 | Self::Experts(_)
         )
@@ -133,7 +130,9 @@ impl GraphCall {
             Self::SelfAttention(..) => "self-attention (fused)",
             Self::FeedForward(..) => "feed-forward (fused)",
             Self::AddNorm(_) => "sum and layer norm (fused)",
-            Self::ConvNorm { .. } => "convolution and batch norm (fused)",
+            Self::ConvThen(ConvThenCall { norm: Some(_), .. }) => "convolution and batch norm (fused)",
+            Self::ConvThen(call) if call.is_open() && !call.has_bias => "convolution",
+            Self::ConvThen(_) => "convolution (fused)",
             Self::Fixed(call) => call.kind.name(),
         }
     }
@@ -179,12 +178,32 @@ impl FunctionalCall {
     }
 }
 
-/// The operations after a batch norm in the same step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AfterNorm {
-    Nothing,
-    Relu,
-    AddRelu,
+/// A convolution and the operations after it: a bias or a batch norm, a sum, then ReLU or ReLU6.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ConvThenCall {
+    pub(super) conv: usize,
+    /// The batch norm.
+    pub(super) norm: Option<usize>,
+    /// Whether the second input is a bias.
+    pub(super) has_bias: bool,
+    /// Whether the last input is a shortcut to add.
+    pub(super) has_shortcut: bool,
+    pub(super) bounds: OutputBounds,
+    /// The convolutions that read the output, if nothing else does.
+    pub(super) readers: Vec<usize>,
+}
+
+impl ConvThenCall {
+    /// Returns a convolution and possibly a batch norm.
+    pub(super) fn new(conv: usize, norm: Option<usize>) -> Self {
+        let (has_bias, has_shortcut, bounds) = (false, false, OutputBounds::None);
+        Self { conv, norm, has_bias, has_shortcut, bounds, readers: Vec::new() }
+    }
+
+    /// Returns whether nothing follows but a bias or a batch norm.
+    pub(super) fn is_open(&self) -> bool {
+        !self.has_shortcut && self.bounds == OutputBounds::None
+    }
 }
 
 /// An attention, and its place among the attentions of the graph, which finds its keys and values.

@@ -6,9 +6,9 @@ use crate::module::show_patches;
 use crate::packed::kept_on;
 use crate::packed_weights::PackedWeights;
 use crate::rounded_input::rounded_input;
-use briquette_cpu::Conv2dShape;
+use briquette_cpu::{Conv2dShape, OutputBounds};
 use briquette_ops::compressed::{self, CodeGrid, Conv2dCall, FixedConv2dCall, ImageCodes};
-use briquette_ops::fused::relu;
+use briquette_ops::fused::{ActivationFunction, activate, relu};
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::{BatchNorm, Initializer, PaddingConfig2d};
@@ -87,27 +87,46 @@ pub struct Conv2d {
     pub codes: RunsOnCodes,
 }
 
-/// Operation after a convolution and its batch norm.
-#[derive(Debug, Clone)]
-#[expect(clippy::large_enum_variant, reason = "passed by value, once a layer")]
-pub enum Then {
-    /// Nothing.
-    Nothing,
-    /// ReLU.
-    Relu,
-    /// Adds this shortcut, then applies ReLU.
-    AddRelu(Tensor<4>),
+/// The last operations after a convolution: a sum, then bounds.
+#[derive(Debug, Clone, Default)]
+pub struct Then {
+    /// The shortcut that is added.
+    pub shortcut: Option<Tensor<4>>,
+    /// The bounds of the outputs.
+    pub bounds: OutputBounds,
+    /// Whether only convolutions of codes read the outputs, which may then have their channels last in memory.
+    pub channels_last: bool,
 }
 
-/// Operation after a convolution of codes.
-#[derive(Debug, Clone, Copy)]
+/// The first operation after a convolution.
+#[derive(Debug, Clone)]
 pub enum After<'a> {
     /// Nothing.
     Nothing,
     /// Adds a number to each output channel.
-    Bias(&'a [f32]),
+    Bias(Tensor<1>),
     /// A batch norm with running statistics.
     Norm(&'a BatchNorm),
+}
+
+impl Then {
+    /// Returns whether the pass over codes computes it: inputs and shortcut are f32, and the shortcut needs no broadcasting.
+    fn fits(&self, input: &Tensor<4>, call: &Conv2dCall) -> bool {
+        let [n, _, height, width] = input.dims();
+        let [out_height, out_width] = call.shape.out_size([height, width]);
+        let is_like =
+            |y: &Tensor<4>| y.dims() == [n, call.shape.n_out, out_height, out_width] && y.dtype() == DType::F32;
+        input.dtype() == DType::F32 && self.shortcut.as_ref().is_none_or(is_like)
+    }
+
+    fn apply(self, output: Tensor<4>) -> Tensor<4> {
+        let output = self.shortcut.into_iter().fold(output, |output, shortcut| output + shortcut);
+        match self.bounds {
+            OutputBounds::None => output,
+            OutputBounds::Relu => relu(output),
+            OutputBounds::Relu6 => activate(output, ActivationFunction::Relu6),
+        }
+    }
 }
 
 impl Conv2d {
@@ -116,11 +135,19 @@ impl Conv2d {
     /// # Panics
     /// If the number of input channels differs.
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        let bias = self.bias.as_ref().map(Param::val);
-        if let Some(call) = self.call(&input) {
-            return compressed::conv2d(input, None, [None, bias], call);
+        self.forward_biased(input, self.bias.as_ref().map(Param::val))
+    }
+
+    fn forward_biased(&self, input: Tensor<4>, bias: Option<Tensor<1>>) -> Tensor<4> {
+        match self.call(&input) {
+            Some(call) => compressed::conv2d(input, None, [None, bias], call),
+            None => self.convolve(self.rounded(input), self.weight.val(), bias),
         }
-        self.convolve(self.rounded(input), self.weight.val(), bias)
+    }
+
+    /// Returns whether the layer multiplies codes on this device.
+    pub fn multiplies_codes(&self, device: &Device) -> bool {
+        matches!(kept_on(&self.weight, device), Some(PackedWeights::Conv(_)))
     }
 
     /// Maps codes to codes on fixed grids, with more zeros around the images; `None` if the layer has no codes for it on the CPU.
@@ -142,19 +169,7 @@ impl Conv2d {
         for (padding, zeros) in shape.padding.iter_mut().flatten().zip(zeros.into_iter().flatten()) {
             *padding += zeros;
         }
-        let own = || self.bias.as_ref().map(|bias| numbers(bias.val()));
-        let (factors, bias) = match more {
-            After::Nothing => (None, own()),
-            After::Bias(more) => {
-                let mut bias = own().unwrap_or_else(|| vec![0.0; more.len()]);
-                bias.iter_mut().zip(more).for_each(|(own, more)| *own += more);
-                (None, Some(bias))
-            }
-            After::Norm(norm) => {
-                let (scale, shift) = self.folded(norm);
-                (Some(numbers(scale)), Some(numbers(shift)))
-            }
-        };
+        let [factors, bias] = self.scale_and_shift(more).map(|vector| vector.map(numbers));
         let (factors, bias) = (factors.as_deref(), bias.as_deref());
         compressed::fixed_conv2d(x, &weights, FixedConv2dCall { shape, factors, bias, grid, bounds })
     }
@@ -182,35 +197,41 @@ impl Conv2d {
         conv2d(input, weight, bias, options)
     }
 
-    /// Computes the convolution, a batch norm and `then`.
+    /// Computes the convolution, the operation `after` it, and `then`.
     ///
-    /// With codes, this is one fused pass. With floats, the norm is folded into the weights if no gradients are
+    /// With codes, this is one fused pass. With floats, a norm is folded into the weights if no gradients are
     /// recorded and the layer has at least as many outputs as weights.
     ///
     /// # Panics
-    /// See [`Conv2d::forward`]. Also if the shortcut's shape differs from the output's.
-    pub fn forward_norm(&self, input: Tensor<4>, norm: &BatchNorm, then: Then) -> Tensor<4> {
-        match self.call(&input).filter(|_| input.dtype() == DType::F32) {
-            Some(call) => {
+    /// See [`Conv2d::forward`]. Also if the shortcut cannot be added to the output.
+    pub fn forward_then(&self, input: Tensor<4>, after: After<'_>, then: Then) -> Tensor<4> {
+        if let Some(call) = self.call(&input).filter(|call| then.fits(&input, call)) {
+            let call = Conv2dCall { bounds: then.bounds, channels_last: then.channels_last, ..call };
+            return compressed::conv2d(input, then.shortcut, self.scale_and_shift(after), call);
+        }
+        then.apply(match after {
+            After::Norm(norm) if self.takes_norm(&input) => {
                 let (scale, shift) = self.folded(norm);
-                let is_plain = matches!(then, Then::Nothing);
-                let call = Conv2dCall { relu: !is_plain, ..call };
-                let shortcut = if let Then::AddRelu(shortcut) = then { Some(shortcut) } else { None };
-                compressed::conv2d(input, shortcut, [Some(scale), Some(shift)], call)
+                let weight = self.weight.val() * scale.reshape([-1, 1, 1, 1]);
+                self.convolve(self.rounded(input), weight, Some(shift))
             }
-            None => {
-                let output = if self.takes_norm(&input) {
-                    let (scale, shift) = self.folded(norm);
-                    let weight = self.weight.val() * scale.reshape([-1, 1, 1, 1]);
-                    self.convolve(self.rounded(input), weight, Some(shift))
-                } else {
-                    norm.forward(self.forward(input))
-                };
-                match then {
-                    Then::Nothing => output,
-                    Then::Relu => relu(output),
-                    Then::AddRelu(shortcut) => relu(output + shortcut),
-                }
+            After::Norm(norm) => norm.forward(self.forward(input)),
+            after => {
+                let [_, bias] = self.scale_and_shift(after);
+                self.forward_biased(input, bias)
+            }
+        })
+    }
+
+    /// Returns the factor and the summand of each output channel.
+    fn scale_and_shift(&self, after: After<'_>) -> [Option<Tensor<1>>; 2] {
+        let own = self.bias.as_ref().map(Param::val);
+        match after {
+            After::Nothing => [None, own],
+            After::Bias(more) => [None, Some(own.into_iter().fold(more, |more, own| more + own))],
+            After::Norm(norm) => {
+                let (scale, shift) = self.folded(norm);
+                [Some(scale), Some(shift)]
             }
         }
     }
@@ -219,7 +240,8 @@ impl Conv2d {
     fn call(&self, input: &Tensor<4>) -> Option<Conv2dCall> {
         let Some(PackedWeights::Conv(weights)) = kept_on(&self.weight, &input.device()) else { return None };
         let shape = self.shape(size_of(input), weights.dims());
-        Some(Conv2dCall { weights, shape, has_scale: false, has_shift: false, relu: false })
+        let (has_scale, has_shift, bounds) = (false, false, OutputBounds::None);
+        Some(Conv2dCall { weights, shape, has_scale, has_shift, bounds, channels_last: false })
     }
 
     /// Returns the shape of the convolution, from the extents of its weights.

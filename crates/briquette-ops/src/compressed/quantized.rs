@@ -3,6 +3,7 @@
 use super::activations::round_activations;
 use super::weights::{Conv2dCall, LinearWeights, Table, Weights};
 use briquette_core::{Error, ErrorKind, Result};
+use briquette_cpu::OutputBounds;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{DType, Device, ExecutionError, Int, Tensor, TensorData};
@@ -95,13 +96,17 @@ pub fn conv2d(
     for given in [&scale, &shift].into_iter().flatten() {
         assert_eq!(given.dims()[0], call.shape.n_out, "a scale or shift for {} outputs", call.shape.n_out);
     }
-    let call = Conv2dCall { has_scale: scale.is_some(), has_shift: shift.is_some(), ..call };
+    let is_cut_after = call.weights.placed.on_host().is_none() && call.bounds == OutputBounds::Relu6;
+    let bounds = if is_cut_after { OutputBounds::Relu } else { call.bounds };
+    let call = Conv2dCall { has_scale: scale.is_some(), has_shift: shift.is_some(), bounds, ..call };
     let x = x.into_dispatch();
     let [scale, shift] = [scale, shift].map(|given| given.map_or_else(|| x.clone(), Tensor::into_dispatch));
-    Tensor::from_dispatch(match y {
+    let y = Tensor::from_dispatch(match y {
         Some(y) => <Dispatch as QuantizedOps>::quantized_conv2d_add(x, y.into_dispatch(), scale, shift, call),
         None => <Dispatch as QuantizedOps>::quantized_conv2d(x, scale, shift, call),
-    })
+    });
+    // Kernels on GPUs know ReLU alone.
+    if is_cut_after { y.clamp_max(6.0) } else { y }
 }
 
 /// Looks up rows of a table for `ids` `[n, tokens]`, as `[n, tokens, n_cols]`.

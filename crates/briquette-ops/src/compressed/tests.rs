@@ -1,7 +1,7 @@
 use super::*;
 use briquette_core::ColumnScales;
 use briquette_cpu::{
-    ActivationGrid, CodeGrid, Conv2dShape, PackedConv2d, PackedInt4, PackedInt8, PackedW4A8, SparseInt8,
+    ActivationGrid, CodeGrid, Conv2dShape, OutputBounds, PackedConv2d, PackedInt4, PackedInt8, PackedW4A8, SparseInt8,
 };
 use burn::tensor::module;
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
@@ -146,12 +146,20 @@ fn a_convolution_and_an_embedding_run_on_tensors() {
     let shape = Conv2dShape::new(2, 1, [3, 3]);
     let weights = PackedConv2d::new(&[1; 18], &[1.0], shape.weight_dims(), false).unwrap();
     let weights = QuantizedConv2d::new(weights, ActivationGrid::Symmetric);
-    let call = Conv2dCall { weights, shape, has_scale: false, has_shift: false, relu: true };
+    let bounds = OutputBounds::Relu;
+    let call = Conv2dCall { weights, shape, has_scale: false, has_shift: false, bounds, channels_last: false };
     let shift = [None, Some(Tensor::<1>::ones([1], &device))];
     let x = Tensor::<4>::ones([2, 2, 4, 5], &device);
     let y = conv2d(x.clone(), None, shift.clone(), call.clone());
     assert_eq!(y.dims(), [2, 1, 2, 3]);
     assert!((y.clone() - 19.0).abs().max().into_scalar::<f32>() < 1e-4);
+    let last = Conv2dCall { bounds: OutputBounds::Relu6, channels_last: true, ..call.clone() };
+    let cut = conv2d(x.clone(), None, shift.clone(), last.clone());
+    assert_eq!((cut.dims(), cut.clone().min().into_scalar::<f32>()), (y.dims(), 6.0));
+    // Images with their channels last give the same outputs, and sums keep their order.
+    let x_last = x.clone().permute([0, 2, 3, 1]).add_scalar(0.0).permute([0, 3, 1, 2]);
+    let same = conv2d(x_last, Some(cut), shift.clone(), Conv2dCall { bounds: OutputBounds::Relu, ..last });
+    assert!((same - y.clone() - 6.0).abs().max().into_scalar::<f32>() < 1e-4);
     let added = conv2d(x, Some(y.clone()), shift, call);
     assert!((added - y * 2.0).abs().max().into_scalar::<f32>() < 1e-4);
     let table = Table::on(&device, vec![1, 0, 0, 2], &[1.0, 0.5], [2, 2], true);

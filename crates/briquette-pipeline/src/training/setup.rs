@@ -100,9 +100,7 @@ impl TrainingSetup {
             let grids = FixedGrids::of_training(grids, held::static_weights(stage, &named));
             student.network = student.network.with_rounded_activations(&grids)?;
         }
-        if stage.trains_scales {
-            student.network = train_scales(student.network, &start, &student.names, &stage.freeze)?;
-        }
+        student = with_trained_scales(stage, student, &start)?;
         let learner = Learner::of(&student, None);
         let n_classes = n_classes(&learner, &student);
         meter.begin_phase("read data");
@@ -155,6 +153,15 @@ impl TrainingSetup {
 fn as_trained(stage: &DistillStage, network: GraphNet) -> GraphNet {
     let network = if stage.has_dropout { network } else { without_dropout(network) };
     if stage.keeps_statistics { with_stored_statistics(network) } else { network }
+}
+
+/// Attaches trained scales, if the stage trains them.
+fn with_trained_scales(stage: &DistillStage, student: LoadedModel, start: &Checkpoint) -> Result<LoadedModel> {
+    if !stage.trains_scales {
+        return Ok(student);
+    }
+    let network = train_scales(student.network, start, &student.names, &stage.freeze)?;
+    Ok(LoadedModel { network, ..student })
 }
 
 /// Returns the number of steps of a training over `n_items` items.

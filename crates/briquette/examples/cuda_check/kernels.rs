@@ -3,7 +3,7 @@
 
 use crate::Options;
 use crate::findings::Finding;
-use briquette_cpu::{ActivationGrid, CodeGrid, Conv2dShape};
+use briquette_cpu::{ActivationGrid, CodeGrid, Conv2dShape, OutputBounds};
 use briquette_cuda::{DeviceEpilogue, Floats, Int8, WAYS, Way};
 use briquette_ops::compressed::{self, Conv2dCall, LinearWeights, QuantizedConv2d, Table, gpu_of};
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
@@ -238,7 +238,8 @@ pub(crate) fn convolutions(device: &Device, cpu: &Device, _: &Options) -> Vec<Fi
                 let weights = codes(n_out * n_in * height * width, 11);
                 let grid = ActivationGrid::Asymmetric;
                 let weights = QuantizedConv2d::on(device, &weights, &floats(n_out, 12), dims, is_sparse, grid).unwrap();
-                let call = Conv2dCall { weights, shape, has_scale: false, has_shift: false, relu: true };
+                let (has_scale, has_shift, bounds) = (false, false, OutputBounds::Relu6);
+                let call = Conv2dCall { weights, shape, has_scale, has_shift, bounds, channels_last: false };
                 let x = tensor(floats(2 * shape.n_in * 13 * 11, 13), [2, shape.n_in, 13, 11], device);
                 let y_shape = [2, n_out, out_height, out_width];
                 let y = tensor(floats(y_shape.iter().product(), 14), y_shape, device);

@@ -6,7 +6,7 @@ use crate::compressed::quantized::QuantizedOps;
 use crate::compressed::shapes::{conv2d_shape, embedding_shape, linear_shape};
 use crate::compressed::weights::{Conv2dCall, LinearWeights, Table, Weights};
 use crate::cube_tensor::{Like, buffer, elem_type, floats, vector};
-use briquette_cpu::ActivationGrid;
+use briquette_cpu::{ActivationGrid, OutputBounds};
 use briquette_cuda::{Conv2dSteps, DeviceEpilogue, Floats, Gpu, Ids};
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -42,7 +42,7 @@ fn conv2d(x: CubeTensor, y: Floats, [scale, shift]: [CubeTensor; 2], call: &Conv
     let shape = x.meta.shape().clone();
     assert!(shape.num_dims() == 4 && shape[1] == call.shape.n_in, "{shape:?} convolved as {:?}", call.shape);
     let (scale, shift) = (vector(scale, call.has_scale), vector(shift, call.has_shift));
-    let epilogue = DeviceEpilogue { scale, shift, adds, relu: call.relu };
+    let epilogue = DeviceEpilogue { scale, shift, adds, relu: call.bounds != OutputBounds::None };
     let is_symmetric = call.weights.grid != ActivationGrid::Asymmetric;
     if call.shape.is_pointwise() {
         let pixels = floats(pixels_of(x, call.shape.stride), call.shape.n_in);

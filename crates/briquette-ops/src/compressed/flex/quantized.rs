@@ -12,7 +12,7 @@ use briquette_cpu::int4_linear;
 use briquette_cpu::int8_linear;
 use briquette_cpu::w4a8_linear;
 use briquette_cpu::weight_only_linear;
-use briquette_cpu::{ConvEpilogue, Int8Conv2d, int8_conv2d};
+use briquette_cpu::{ConvEpilogue, ImageOrder, Int8Conv2d, int8_conv2d};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -61,13 +61,26 @@ fn conv2d<T: ActivationElement>(
     size: [usize; 3],
     call: &Conv2dCall,
     [scale, shift]: &[Option<Vec<f32>>; 2],
-    adds: bool,
+    (adds, orders): (bool, [ImageOrder; 2]),
     y: &mut [f32],
 ) {
     let weights = call.weights.placed.on_host().expect(ELSEWHERE);
-    let epilogue = ConvEpilogue { scale: scale.as_deref(), shift: shift.as_deref(), adds, relu: call.relu };
-    let conv = Int8Conv2d { weights, shape: call.shape, grid: call.weights.grid, epilogue };
+    let epilogue = ConvEpilogue { scale: scale.as_deref(), shift: shift.as_deref(), adds, bounds: call.bounds };
+    let conv = Int8Conv2d { weights, shape: call.shape, grid: call.weights.grid, epilogue, orders };
     int8_conv2d(active_level(), x, size, &conv, y);
+}
+
+/// The axes of images `[n, channel, height, width]` with their channels last, and back.
+const LAST: [usize; 4] = [0, 2, 3, 1];
+const FIRST: [usize; 4] = [0, 3, 1, 2];
+
+/// Returns images as contiguous values, and their order.
+fn in_order(x: FlexTensor) -> (FlexTensor, ImageOrder) {
+    let last = x.permute(&LAST);
+    match last.is_contiguous() && !x.is_contiguous() {
+        true => (last, ImageOrder::ChannelsLast),
+        false => (x.to_contiguous(), ImageOrder::ChannelsFirst),
+    }
 }
 
 /// Returns the number of images, their height and width, and the shape of the output.
@@ -99,18 +112,21 @@ impl QuantizedOps for Flex {
         shift: FloatTensor<Self>,
         call: Conv2dCall,
     ) -> FloatTensor<Self> {
-        let x = x.to_contiguous();
         let (size, out) = conv2d_sizes(&x, &call);
+        let (x, order) = in_order(x);
         let factors = [vector(scale, call.has_scale), vector(shift, call.has_shift)];
         let mut y = vec![0.0; out.num_elements()];
-        with_floats!(
+        let orders = [order, if call.channels_last { ImageOrder::ChannelsLast } else { ImageOrder::ChannelsFirst }];
+        let out = if call.channels_last { Shape::from(LAST.map(|axis| out[axis])) } else { out };
+        let y = with_floats!(
             x,
             |values| {
-                conv2d(values, size, &call, &factors, false, &mut y);
+                conv2d(values, size, &call, &factors, (false, orders), &mut y);
                 y
             },
             out
-        )
+        );
+        if call.channels_last { y.permute(&FIRST) } else { y }
     }
 
     fn quantized_conv2d_add(
@@ -120,11 +136,12 @@ impl QuantizedOps for Flex {
         shift: FloatTensor<Self>,
         call: Conv2dCall,
     ) -> FloatTensor<Self> {
-        let x = x.to_contiguous();
         let (size, out) = conv2d_sizes(&x, &call);
-        assert_eq!(y.layout().shape(), &out, "shape of the tensor to which outputs are added");
         let factors = [vector(scale, call.has_scale), vector(shift, call.has_shift)];
-        change(y, |y| conv2d(elements::<f32>(&x), size, &call, &factors, true, y))
+        assert_eq!(y.layout().shape(), &out, "shape of the tensor to which outputs are added");
+        let ((x, of_x), (y, of_y)) = (in_order(x), in_order(y));
+        let y = change(y, |y| conv2d(elements::<f32>(&x), size, &call, &factors, (true, [of_x, of_y]), y));
+        if of_y == ImageOrder::ChannelsLast { y.permute(&FIRST) } else { y }
     }
 
     fn quantized_embedding(ids: IntTensor<Self>, table: Table) -> FloatTensor<Self> {

@@ -5,7 +5,7 @@ use crate::compressed::host_or_cuda::{HostOrCuda, WeightInfo};
 use briquette_core::Result;
 use briquette_cpu::ActivationGrid;
 use briquette_cpu::check_depth;
-use briquette_cpu::{Conv2dShape, PackedConv2d};
+use briquette_cpu::{Conv2dShape, OutputBounds, PackedConv2d};
 use burn::tensor::Device;
 use std::sync::Arc;
 
@@ -77,8 +77,8 @@ impl QuantizedConv2d {
     }
 }
 
-/// The parameters of a convolution operation. See [`ConvEpilogue`](briquette_cpu::ConvEpilogue) for the last
-/// three.
+/// The parameters of a convolution operation. See [`ConvEpilogue`](briquette_cpu::ConvEpilogue) for scale, shift
+/// and bounds.
 #[derive(Debug, Clone)]
 pub struct Conv2dCall {
     /// The quantized weights.
@@ -89,6 +89,8 @@ pub struct Conv2dCall {
     pub has_scale: bool,
     /// Whether there is a summand for each output channel.
     pub has_shift: bool,
-    /// Whether to set negative outputs to 0.
-    pub relu: bool,
+    /// The bounds of outputs.
+    pub bounds: OutputBounds,
+    /// Whether outputs on the CPU may have their channels last in memory, which convolutions of codes read and write faster.
+    pub channels_last: bool,
 }
