@@ -4,8 +4,8 @@
 use crate::distill::{assert_resumes_to_the_same_output, digits};
 use crate::sandbox::{Sandbox, copy, repository};
 use crate::weights::tensors_of;
-use briquette::formats::Checkpoint;
 use briquette::formats::stored::DecodeBuffers;
+use briquette::formats::{Checkpoint, TensorSource};
 use serde_json::Value;
 
 const TRAINING: &str =
@@ -117,6 +117,44 @@ fn rounded_inputs_and_a_budget_of_entropy_coded_steps_are_trained() {
 }
 
 #[test]
+fn scales_of_columns_and_frozen_tables_stay() {
+    let sandbox = Sandbox::with("models/bert-tiny");
+    copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
+    let data = "[data]\ntrain = \"text.txt\"\neval = \"text.txt\"\nmax_length = 16\n";
+    let calibration = "[calibration]\ndata = \"text.txt\"\nmax_length = 16\n";
+    let quantize = "[[stage]]\nkind = \"quantize\"\nscheme = \"int4-g8-dynamic\"\ncolumn_scales = true\n";
+    let table = "[[stage]]\nkind = \"quantize\"\nscheme = \"int8\"\nroles = [\"embedding\"]\n";
+    let training = format!("{TRAINING}loss = [{{ kind = \"embedding\" }}]\nfreeze = [\"embeddings.**\"]\n");
+    let evaluate = "[[stage]]\nkind = \"evaluate\"\n";
+    let recipe = |out: &str, training: &str| {
+        format!(
+            "[model]\npath = \"bert-tiny\"\n[output]\npath = \"{out}\"\n{data}{calibration}{quantize}roles = [\"linear\"]\n{table}\
+             {training}{evaluate}"
+        )
+    };
+    sandbox.write("plain.toml", recipe("plain", "").replace("train = \"text.txt\"\n", ""));
+    sandbox.write("trained.toml", recipe("out", &training));
+    let before = sandbox.json("run plain.toml --quiet --device cpu");
+    let after = sandbox.json("distill trained.toml --quiet --device cpu");
+    let cosine = |report: &Value| report["evaluation"]["metrics"]["cosine"].as_f64().unwrap();
+    assert!(cosine(&after) > cosine(&before), "{} after {}", cosine(&after), cosine(&before));
+    let (layer, table) = ("encoder.layer.0.output.dense.weight", "embeddings.word_embeddings.weight");
+    let [(codes, scales), (same, others)] = ["plain", "out"].map(|out| stored(&sandbox, out, layer));
+    assert!(codes == same && scales != others);
+    assert!(stored(&sandbox, "plain", table) == stored(&sandbox, "out", table));
+    let columns = ["plain", "out"].map(|out| {
+        let checkpoint = Checkpoint::open(&sandbox.path(out)).unwrap();
+        let index = checkpoint.stored().unwrap().find(layer).unwrap();
+        checkpoint.columns(index).unwrap().map(|columns| columns.values().to_vec())
+    });
+    assert!(columns[0].is_some() && columns[0] == columns[1]);
+    sandbox.ok("verify out");
+    // The epochs of the training round inputs as the output does.
+    let last = after["trained"][0]["epochs"].as_array().unwrap().last().unwrap()["metrics"]["cosine"].as_f64().unwrap();
+    assert!((last - cosine(&after)).abs() < 1e-4, "{last} in the training, {}", cosine(&after));
+}
+
+#[test]
 fn keys_that_do_not_fit_are_refused_in_one_line() {
     let cases = [
         ("student = \"layers\"\nn_layers = 1\n", "student"),
@@ -132,6 +170,7 @@ fn keys_that_do_not_fit_are_refused_in_one_line() {
         assert!(!sandbox.path("out").exists());
     }
     let plain = recipe("int4", "", "");
+    digits(&plain).run("distill recipe.toml --devices cpu,cpu").assert_fails(2, &["train", "several devices"]);
     let others = [
         (plain.replace("\"scales\"", "\"scale\""), "train"),
         (plain.replace("[[stage]]\nkind = \"quantize\"\nscheme = \"int4\"\n", ""), "put a quantize stage before it"),

@@ -202,7 +202,7 @@ impl<W: Int8Weights> ImageConv<'_, W> {
     /// Computes the pixels of `out` `[pixel, channel]`, starting at `first`.
     fn pixels_last(&self, first: usize, out: &mut [f32], n_threads: usize) {
         let n_out = self.shape.n_out;
-        self.each_tile(first, out, n_threads, &mut |values, channels, out: &mut [f32]| {
+        self.each_tile(first, out, n_threads, |values, channels, out| {
             self.epilogue.write_rows(self.level, values, channels, (out, n_out));
         });
     }
@@ -214,7 +214,7 @@ impl<W: Int8Weights> ImageConv<'_, W> {
         mut first: usize,
         out: &mut [T],
         n_threads: usize,
-        each: &mut dyn FnMut(&[f32], Range<usize>, &mut [T]),
+        mut each: impl FnMut(&[f32], Range<usize>, &mut [T]),
     ) {
         let (n_out, mut tile) = (self.shape.n_out, PatchTile::default());
         let n_pixels = out.len() / n_out;

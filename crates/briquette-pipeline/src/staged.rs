@@ -168,7 +168,7 @@ impl Chain<'_> {
             None => compressed_draft(last, options, origin, Some(&scratch)),
         };
         let (draft, mut report) = match &recipe.scales {
-            Some(stage) => scales::draft(stage, (recipe, last), (work, options), &mut origin, &draft)?,
+            Some(stage) => scales::draft(stage, (recipe, last), (work, options), &mut origin, draft)?,
             None => draft(&last, &origin)?,
         };
         finish(&mut report, &origin, &draft)?;

@@ -6,7 +6,9 @@
 use briquette_core::encoded::{Codes, ScaleType};
 use briquette_core::{Affine, ColumnScales, DType, Error, Grouping, Result, rows};
 use briquette_formats::stored::DecodeBuffers;
-use briquette_formats::{Checkpoint, Draft, InputFile, StoredDir, TensorInfo, TensorSource, safetensors, sums};
+use briquette_formats::{Checkpoint, InputFile, StoredDir, TensorInfo, TensorSource};
+#[cfg(feature = "model")]
+use briquette_formats::{Draft, safetensors, sums};
 use briquette_writer::Plan;
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -101,7 +101,7 @@ impl<W: Int8Weights> ImageConv<'_, W> {
     /// Computes the pixels of `out` as floats, starting at `first`, and rounds them to codes.
     fn round_pixels(&self, rounding: &CodeRounding, first: usize, out: &mut [u8], n_threads: usize) {
         let n_out = self.shape.n_out;
-        self.each_tile(first, out, n_threads, &mut |values, channels, out: &mut [u8]| {
+        self.each_tile(first, out, n_threads, |values, channels, out| {
             let rounding = rounding.of(channels.clone());
             requantize(self.level, values, &rounding, &mut out[channels.start..], n_out);
         });

@@ -121,7 +121,7 @@ impl<'a> Image<'a> {
     ) -> Self {
         let n_pixels = size[0] * size[1];
         let (mut codes, mut by_pixel) = (vec![0; x.len()], vec![(1.0, 0); n_pixels]);
-        let fill = |((x, codes), scales): ((&[T], &mut [u8]), &mut [(f32, i32)])| {
+        let fill = |x: &[T], codes: &mut [u8], scales: &mut [(f32, i32)]| {
             let mut scratch = Vec::new();
             let pixels = x.chunks_exact(n_channels).zip(codes.chunks_exact_mut(n_channels)).zip(scales);
             for ((x, codes), scale) in pixels {
@@ -132,11 +132,13 @@ impl<'a> Image<'a> {
         match is_shared(x.len()) {
             true => {
                 let chunks = x.par_chunks(n_values).zip(codes.par_chunks_mut(n_values));
-                chunks.zip(by_pixel.par_chunks_mut(PIXELS)).for_each(fill);
+                let chunks = chunks.zip(by_pixel.par_chunks_mut(PIXELS));
+                chunks.for_each(|((x, codes), scales)| fill(x, codes, scales));
             }
             false => {
                 let chunks = x.chunks(n_values).zip(codes.chunks_mut(n_values));
-                chunks.zip(by_pixel.chunks_mut(PIXELS)).for_each(fill);
+                let chunks = chunks.zip(by_pixel.chunks_mut(PIXELS));
+                chunks.for_each(|((x, codes), scales)| fill(x, codes, scales));
             }
         }
         Self { codes: codes.into(), n_channels, size, scale: 1.0, zero: 0, by_pixel }

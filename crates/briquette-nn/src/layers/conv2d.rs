@@ -100,6 +100,7 @@ pub struct Then {
 
 /// The first operation after a convolution.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "passed by value, once a layer")]
 pub enum After<'a> {
     /// Nothing.
     Nothing,

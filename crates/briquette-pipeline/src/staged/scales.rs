@@ -23,7 +23,7 @@ pub(super) fn draft(
     (recipe, last): (&Recipe, Recipe),
     (work, options): (&Work, &RunOptions),
     origin: &mut Origin,
-    quantized: &dyn Fn(&Recipe, &Origin) -> Result<(Draft, Report)>,
+    quantized: impl FnOnce(&Recipe, &Origin) -> Result<(Draft, Report)>,
 ) -> Result<(Draft, Report)> {
     let index = recipe.parts.len();
     let mut model = last.model.clone();

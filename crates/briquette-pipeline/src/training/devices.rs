@@ -55,6 +55,7 @@ fn check(stage: &DistillStage) -> Result<()> {
         ("memory.gradient_checkpointing", "true", memory.gradient_checkpointing),
         ("memory.cache_teacher", "true", memory.cache_teacher),
         ("freeze", "anything", !stage.freeze.is_empty()),
+        ("train", "\"scales\"", stage.trains_scales),
     ];
     match refused.iter().find(|(.., is_requested)| *is_requested) {
         Some((key, what, _)) => Err(Error::config(format!(
