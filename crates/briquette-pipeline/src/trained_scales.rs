@@ -4,9 +4,9 @@
 //! codes of its model, and `scale · factor` rounded to the type of the scale.
 
 use briquette_core::encoded::{Codes, ScaleType};
-use briquette_core::{Affine, ColumnScales, DType, Error, Grouping, Result, rows};
+use briquette_core::{Affine, DType, Error, Grouping, Result, rows};
 use briquette_formats::stored::DecodeBuffers;
-use briquette_formats::{Checkpoint, InputFile, StoredDir, TensorInfo, TensorSource};
+use briquette_formats::{Checkpoint, StoredDir, TensorInfo, TensorSource};
 #[cfg(feature = "model")]
 use briquette_formats::{Draft, safetensors, sums};
 use briquette_writer::Plan;
@@ -59,16 +59,18 @@ pub(crate) fn rescaled<'a>(
     let file = Checkpoint::open(path)?;
     let mut factors = BTreeMap::new();
     for (place, info) in file.tensors().iter().enumerate() {
-        let of_tensor = stored.find(&info.name).and_then(|index| Some((index, stored.tensors[index].coding.codes?)));
-        let Some((index, codes)) =
-            of_tensor.filter(|(index, codes)| info.n_elements() == n_scales(stored, *index, codes))
-        else {
+        let is_trained = |index: usize| {
+            let codes = stored.tensors[index].coding.codes;
+            codes.is_some_and(|codes| {
+                codes.scale != ScaleType::Log8 && info.n_elements() == n_scales(stored, index, &codes)
+            })
+        };
+        let Some(index) = stored.find(&info.name).filter(|index| is_trained(*index)) else {
             return Err(misfit(&format!("other scales than those of {:?}", info.name)).at(path.display()));
         };
         let (mut bytes, mut values) = (vec![0; info.n_bytes()], vec![0.0; info.n_elements()]);
         file.read(place, 0, &mut bytes)?;
         rows::to_f32(&bytes, DType::F32, &mut values);
-        debug_assert!(codes.scale != ScaleType::Log8);
         plan.tensors[index].is_moved = true;
         factors.insert(index, values);
     }
@@ -102,6 +104,10 @@ impl RescaledSource<'_> {
 }
 
 impl TensorSource for RescaledSource<'_> {
+    fn below(&self) -> Option<&dyn TensorSource> {
+        Some(self.source)
+    }
+
     fn tensors(&self) -> &[TensorInfo] {
         self.source.tensors()
     }
@@ -110,23 +116,11 @@ impl TensorSource for RescaledSource<'_> {
         self.source.read(index, start, out)
     }
 
-    fn reads_ranges(&self, index: usize) -> bool {
-        self.source.reads_ranges(index)
-    }
-
     fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
         match self.factors.get(&index) {
             Some(factors) => Ok(self.scales(index, rows, factors)?.into_iter().map(|[_, after]| after).collect()),
             None => self.source.affines(index, rows),
         }
-    }
-
-    fn columns(&self, index: usize) -> Result<Option<ColumnScales>> {
-        self.source.columns(index)
-    }
-
-    fn keep(&self, index: usize, rows: Range<usize>) -> Result<Vec<u8>> {
-        self.source.keep(index, rows)
     }
 
     fn updated(&self, index: usize, rows: Range<usize>) -> Result<Vec<f32>> {
@@ -142,9 +136,5 @@ impl TensorSource for RescaledSource<'_> {
         }
         columns.iter().for_each(|columns| columns.multiply(&mut values));
         Ok(values)
-    }
-
-    fn files(&self) -> Vec<&InputFile> {
-        self.source.files()
     }
 }

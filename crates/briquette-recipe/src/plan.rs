@@ -17,7 +17,7 @@ mod student;
 pub mod topology;
 mod untouched;
 
-use crate::{Budget, CalibrationRun, Recipe, Sensitivity, Target};
+use crate::{Budget, CalibrationRun, Recipe, Sensitivity, Stage, StageKind, Target};
 use briquette_core::encoded::ScaleType;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::{Checkpoint, Compressed, OutputFormat, TensorInfo, TensorSource};
@@ -28,6 +28,7 @@ use interop::Loads;
 pub use statistics::{listed, needs_inputs, settle_unseen};
 use std::collections::BTreeSet;
 use std::path::Path;
+pub use storage::keeps_blocks;
 pub use topology::topology_of;
 use untouched::untouched;
 
@@ -87,7 +88,8 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     if plan.profile.keeps_ties_once() {
         choose::tie(&mut plan, &ties);
     }
-    storage::choose(&mut plan, recipe);
+    let is_entropy = if recipe.scales.is_some() { keeps_blocks(recipe, checkpoint) } else { recipe.codes_entropy };
+    storage::choose(&mut plan, is_entropy);
     check_scales(recipe, checkpoint, &plan)?;
     statistics::take_in(&mut plan, recipe, checkpoint)?;
     Ok(plan)
@@ -163,7 +165,10 @@ fn check_scales(recipe: &Recipe, checkpoint: &Checkpoint, plan: &Plan) -> Result
     let stored = checkpoint.stored().into_iter().flat_map(|stored| &stored.tensors);
     let stored = stored.filter_map(|tensor| Some(tensor.coding.codes?.scale));
     let planned = plan.tensors.iter().filter_map(|tensor| Some(tensor.quant?.spec.scale));
-    if stored.chain(planned).any(|scale| scale != ScaleType::Log8) {
+    // The tensors after a factorization are not known yet.
+    let is_open = recipe.parts.iter().any(|part| part.then.kind() == StageKind::Factorize)
+        && recipe.stages.iter().any(|stage| matches!(stage, Stage::Quantize(_)));
+    if is_open || stored.chain(planned).any(|scale| scale != ScaleType::Log8) {
         return Ok(());
     }
     let message =

@@ -1,7 +1,7 @@
 //! A source of tensors in which some vectors have other values.
 
-use briquette_core::{Affine, ColumnScales, Result};
-use briquette_formats::{InputFile, TensorInfo, TensorSource};
+use briquette_core::Result;
+use briquette_formats::{TensorInfo, TensorSource};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -29,6 +29,10 @@ impl<'a> ReplacedVectors<'a> {
 }
 
 impl TensorSource for ReplacedVectors<'_> {
+    fn below(&self) -> Option<&dyn TensorSource> {
+        Some(self.source)
+    }
+
     fn tensors(&self) -> &[TensorInfo] {
         self.source.tensors()
     }
@@ -37,30 +41,10 @@ impl TensorSource for ReplacedVectors<'_> {
         self.source.read(index, start, out)
     }
 
-    fn reads_ranges(&self, index: usize) -> bool {
-        self.source.reads_ranges(index)
-    }
-
-    fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
-        self.source.affines(index, rows)
-    }
-
-    fn columns(&self, index: usize) -> Result<Option<ColumnScales>> {
-        self.source.columns(index)
-    }
-
-    fn keep(&self, index: usize, rows: Range<usize>) -> Result<Vec<u8>> {
-        self.source.keep(index, rows)
-    }
-
     fn updated(&self, index: usize, rows: Range<usize>) -> Result<Vec<f32>> {
         match self.vectors.get(&index) {
             Some(NewVector { values, n_cols }) => Ok(values[rows.start * n_cols..rows.end * n_cols].to_vec()),
             None => self.source.updated(index, rows),
         }
-    }
-
-    fn files(&self) -> Vec<&InputFile> {
-        self.source.files()
     }
 }

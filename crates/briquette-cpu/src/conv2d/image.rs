@@ -43,19 +43,12 @@ impl<'a> Image<'a> {
         size: [usize; 2],
         grid: ActivationGrid,
     ) -> Self {
-        let n_pixels = size[0] * size[1];
-        let (row, mut codes) = (row_of(level, x, grid), vec![0; x.len()]);
-        let fill = |(i, codes): (usize, &mut [u8])| {
-            let pixels = i * PIXELS..n_pixels.min((i + 1) * PIXELS);
+        let (row, n_pixels) = (row_of(level, x, grid), size[0] * size[1]);
+        Self::filled_as_row(row, n_channels, size, |first, codes| {
+            let pixels = first..n_pixels.min(first + PIXELS);
             let quantize = |values: &[f32], plane: &mut [u8]| simd::quantize(level, values, row, plane);
             channels_last(level, quantize, |channel| &x[channel * n_pixels..][pixels.clone()], n_channels, codes);
-        };
-        let n_codes = (PIXELS * n_channels).max(1);
-        match is_shared(x.len()) {
-            true => codes.par_chunks_mut(n_codes).enumerate().for_each(fill),
-            false => codes.chunks_mut(n_codes).enumerate().for_each(fill),
-        }
-        Self { codes: codes.into(), n_channels, size, scale: row.scale, zero: row.zero, by_pixel: Vec::new() }
+        })
     }
 
     /// Quantizes the channels of each pixel of `x` `[channel, height, width]` as a row.
@@ -67,9 +60,8 @@ impl<'a> Image<'a> {
         grid: ActivationGrid,
     ) -> Self {
         let n_pixels = size[0] * size[1];
-        let (mut codes, mut by_pixel) = (vec![0; x.len()], vec![(1.0, 0); n_pixels]);
-        let fill = |i: usize, codes: &mut [u8], scales: &mut [(f32, i32)]| {
-            let channel = |channel| &x[channel * n_pixels + i * PIXELS..][..scales.len()];
+        Self::filled_by_pixel(n_channels, size, |first, codes, scales| {
+            let channel = |channel| &x[channel * n_pixels + first..][..scales.len()];
             let (mut ranges, mut scratch) = (ColumnRanges::default(), Vec::new());
             for index in 0..n_channels {
                 simd::add_to_ranges(level, T::widened(channel(index), &mut scratch), &mut ranges);
@@ -80,16 +72,7 @@ impl<'a> Image<'a> {
             for (scale, pixel) in scales.iter_mut().zip(&pixels.columns) {
                 *scale = (pixel.scale, pixel.zero);
             }
-        };
-        let n_codes = (PIXELS * n_channels).max(1);
-        if is_shared(x.len()) {
-            let chunks = codes.par_chunks_mut(n_codes).zip(by_pixel.par_chunks_mut(PIXELS));
-            chunks.enumerate().for_each(|(i, (codes, scales))| fill(i, codes, scales));
-        } else {
-            let chunks = codes.chunks_mut(n_codes).zip(by_pixel.chunks_mut(PIXELS));
-            chunks.enumerate().for_each(|(i, (codes, scales))| fill(i, codes, scales));
-        }
-        Self { codes: codes.into(), n_channels, size, scale: 1.0, zero: 0, by_pixel }
+        })
     }
 
     /// Quantizes `x` `[height, width, channel]` as one row.
@@ -100,15 +83,11 @@ impl<'a> Image<'a> {
         size: [usize; 2],
         grid: ActivationGrid,
     ) -> Self {
-        let (row, mut codes) = (row_of(level, x, grid), vec![0; x.len()]);
-        let fill = |(x, codes): (&[T], &mut [u8])| {
-            simd::quantize(level, T::widened(x, &mut Vec::new()), row, codes);
-        };
-        match is_shared(x.len()) {
-            true => x.par_chunks(RANGE_CHUNK).zip(codes.par_chunks_mut(RANGE_CHUNK)).for_each(fill),
-            false => x.chunks(RANGE_CHUNK).zip(codes.chunks_mut(RANGE_CHUNK)).for_each(fill),
-        }
-        Self { codes: codes.into(), n_channels, size, scale: row.scale, zero: row.zero, by_pixel: Vec::new() }
+        let row = row_of(level, x, grid);
+        Self::filled_as_row(row, n_channels, size, |first, codes| {
+            let values = &x[first * n_channels..][..codes.len()];
+            simd::quantize(level, T::widened(values, &mut Vec::new()), row, codes);
+        })
     }
 
     /// Quantizes each pixel of `x` `[height, width, channel]` as a row.
@@ -119,29 +98,48 @@ impl<'a> Image<'a> {
         size: [usize; 2],
         grid: ActivationGrid,
     ) -> Self {
-        let n_pixels = size[0] * size[1];
-        let (mut codes, mut by_pixel) = (vec![0; x.len()], vec![(1.0, 0); n_pixels]);
-        let fill = |x: &[T], codes: &mut [u8], scales: &mut [(f32, i32)]| {
-            let mut scratch = Vec::new();
-            let pixels = x.chunks_exact(n_channels).zip(codes.chunks_exact_mut(n_channels)).zip(scales);
-            for ((x, codes), scale) in pixels {
-                *scale = simd::quantize_row(level, T::widened(x, &mut scratch), grid, codes);
+        Self::filled_by_pixel(n_channels, size, |first, codes, scales| {
+            let (values, mut scratch) = (&x[first * n_channels..], Vec::new());
+            let pixels = values.chunks_exact(n_channels).zip(codes.chunks_exact_mut(n_channels)).zip(scales);
+            for ((values, codes), scale) in pixels {
+                *scale = simd::quantize_row(level, T::widened(values, &mut scratch), grid, codes);
             }
-        };
-        let n_values = (PIXELS * n_channels).max(1);
-        match is_shared(x.len()) {
-            true => {
-                let chunks = x.par_chunks(n_values).zip(codes.par_chunks_mut(n_values));
-                let chunks = chunks.zip(by_pixel.par_chunks_mut(PIXELS));
-                chunks.for_each(|((x, codes), scales)| fill(x, codes, scales));
-            }
-            false => {
-                let chunks = x.chunks(n_values).zip(codes.chunks_mut(n_values));
-                let chunks = chunks.zip(by_pixel.chunks_mut(PIXELS));
-                chunks.for_each(|((x, codes), scales)| fill(x, codes, scales));
-            }
+        })
+    }
+
+    /// Returns an image of one row. `fill` gets the first of up to [`PIXELS`] pixels and their codes.
+    fn filled_as_row(
+        row: RowQuantizer,
+        n_channels: usize,
+        size: [usize; 2],
+        fill: impl Fn(usize, &mut [u8]) + Sync,
+    ) -> Self {
+        let (mut codes, n_codes) = (vec![0; n_channels * size[0] * size[1]], (PIXELS * n_channels).max(1));
+        match is_shared(codes.len()) {
+            true => codes.par_chunks_mut(n_codes).enumerate().for_each(|(i, codes)| fill(i * PIXELS, codes)),
+            false => codes.chunks_mut(n_codes).enumerate().for_each(|(i, codes)| fill(i * PIXELS, codes)),
         }
-        Self { codes: codes.into(), n_channels, size, scale: 1.0, zero: 0, by_pixel }
+        Self::of_codes(codes, n_channels, size, (row.scale, row.zero))
+    }
+
+    /// Returns an image with a row for each pixel. `fill` gets the first of up to [`PIXELS`] pixels, their codes, and their scales and
+    /// zero points.
+    fn filled_by_pixel(
+        n_channels: usize,
+        size: [usize; 2],
+        fill: impl Fn(usize, &mut [u8], &mut [(f32, i32)]) + Sync,
+    ) -> Self {
+        let n_pixels = size[0] * size[1];
+        let (mut codes, mut by_pixel) = (vec![0; n_channels * n_pixels], vec![(1.0, 0); n_pixels]);
+        let n_codes = (PIXELS * n_channels).max(1);
+        if is_shared(codes.len()) {
+            let chunks = codes.par_chunks_mut(n_codes).zip(by_pixel.par_chunks_mut(PIXELS));
+            chunks.enumerate().for_each(|(i, (codes, scales))| fill(i * PIXELS, codes, scales));
+        } else {
+            let chunks = codes.chunks_mut(n_codes).zip(by_pixel.chunks_mut(PIXELS));
+            chunks.enumerate().for_each(|(i, (codes, scales))| fill(i * PIXELS, codes, scales));
+        }
+        Self { by_pixel, ..Self::of_codes(codes, n_channels, size, (1.0, 0)) }
     }
 
     /// Returns the channels of a pixel.

@@ -92,8 +92,17 @@ pub trait TensorSource: Send + Sync {
     /// If the tensor has no such bytes.
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()>;
 
+    /// Returns the source that this one changes, with the same tensors at the same places; `None` for a source of its own.
+    ///
+    /// It answers what this source does not define.
+    fn below(&self) -> Option<&dyn TensorSource> {
+        None
+    }
+
     /// Returns whether a range of tensor `index` can be read without reading the whole tensor.
-    fn reads_ranges(&self, index: usize) -> bool;
+    fn reads_ranges(&self, index: usize) -> bool {
+        self.below().is_some_and(|below| below.reads_ranges(index))
+    }
 
     /// Returns the existing scales and zero points for some rows of tensor `index`.
     ///
@@ -102,16 +111,16 @@ pub trait TensorSource: Send + Sync {
     ///
     /// # Errors
     /// See [`read`](Self::read).
-    fn affines(&self, _index: usize, _rows: Range<usize>) -> Result<Vec<Affine>> {
-        Ok(Vec::new())
+    fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
+        self.below().map_or_else(|| Ok(Vec::new()), |below| below.affines(index, rows))
     }
 
     /// Returns the scales of the columns of tensor `index`, if it has any.
     ///
     /// # Errors
     /// See [`read`](Self::read).
-    fn columns(&self, _index: usize) -> Result<Option<ColumnScales>> {
-        Ok(None)
+    fn columns(&self, index: usize) -> Result<Option<ColumnScales>> {
+        self.below().map_or(Ok(None), |below| below.columns(index))
     }
 
     /// Returns the mask of some rows of tensor `index`, if one was already computed; else it is empty.
@@ -121,8 +130,8 @@ pub trait TensorSource: Send + Sync {
     ///
     /// # Errors
     /// See [`read`](Self::read).
-    fn keep(&self, _index: usize, _rows: Range<usize>) -> Result<Vec<u8>> {
-        Ok(Vec::new())
+    fn keep(&self, index: usize, rows: Range<usize>) -> Result<Vec<u8>> {
+        self.below().map_or_else(|| Ok(Vec::new()), |below| below.keep(index, rows))
     }
 
     /// Returns the updated (error-compensated) weights of some rows of tensor `index`, if there are any; else
@@ -130,12 +139,14 @@ pub trait TensorSource: Send + Sync {
     ///
     /// # Errors
     /// See [`read`](Self::read).
-    fn updated(&self, _index: usize, _rows: Range<usize>) -> Result<Vec<f32>> {
-        Ok(Vec::new())
+    fn updated(&self, index: usize, rows: Range<usize>) -> Result<Vec<f32>> {
+        self.below().map_or_else(|| Ok(Vec::new()), |below| below.updated(index, rows))
     }
 
     /// Returns the files of the source.
-    fn files(&self) -> Vec<&InputFile>;
+    fn files(&self) -> Vec<&InputFile> {
+        self.below().map_or_else(Vec::new, TensorSource::files)
+    }
 }
 
 /// Reads some outputs of every input of a tensor whose outputs are not its first axis: `[in, range, ..]`.

@@ -1,7 +1,7 @@
 //! A checkpoint with scales for some of its tensors.
 
 use briquette_core::{Affine, ColumnScales, Error, Grid, Result};
-use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
 use briquette_methods::quant::range;
 use briquette_writer::piece::{PieceReader, pieces_of};
 use briquette_writer::{TensorPlan, Workers};
@@ -63,16 +63,16 @@ impl<'a> ScaledSource<'a> {
 }
 
 impl TensorSource for ScaledSource<'_> {
+    fn below(&self) -> Option<&dyn TensorSource> {
+        Some(self.checkpoint)
+    }
+
     fn tensors(&self) -> &[TensorInfo] {
         self.checkpoint.tensors()
     }
 
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
         self.checkpoint.read(index, start, out)
-    }
-
-    fn reads_ranges(&self, index: usize) -> bool {
-        self.checkpoint.reads_ranges(index)
     }
 
     fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
@@ -87,13 +87,5 @@ impl TensorSource for ScaledSource<'_> {
             Some(columns) => Ok(Some(columns.clone())),
             None => self.checkpoint.columns(index),
         }
-    }
-
-    fn keep(&self, index: usize, rows: Range<usize>) -> Result<Vec<u8>> {
-        self.checkpoint.keep(index, rows)
-    }
-
-    fn files(&self) -> Vec<&InputFile> {
-        self.checkpoint.files()
     }
 }

@@ -2,8 +2,8 @@
 
 use super::unit;
 use crate::frequency::ScaledSource;
-use briquette_core::{Affine, ColumnScales, Grouping, Mask, Result, Rows};
-use briquette_formats::{Checkpoint, InputFile, TensorInfo, TensorSource};
+use briquette_core::{Affine, Grouping, Mask, Result, Rows};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource};
 use briquette_writer::TensorPlan;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -84,6 +84,10 @@ impl<'a> SolvedSource<'a> {
 }
 
 impl TensorSource for SolvedSource<'_> {
+    fn below(&self) -> Option<&dyn TensorSource> {
+        Some(self.source)
+    }
+
     fn tensors(&self) -> &[TensorInfo] {
         self.source.tensors()
     }
@@ -92,19 +96,11 @@ impl TensorSource for SolvedSource<'_> {
         self.source.read(index, start, out)
     }
 
-    fn reads_ranges(&self, index: usize) -> bool {
-        self.source.reads_ranges(index)
-    }
-
     fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
         match self.tensors.get(&index) {
             Some(tensor) => Ok(Self::scales(tensor, rows).to_vec()),
             None => self.source.affines(index, rows),
         }
-    }
-
-    fn columns(&self, index: usize) -> Result<Option<ColumnScales>> {
-        self.source.columns(index)
     }
 
     fn keep(&self, index: usize, rows: Range<usize>) -> Result<Vec<u8>> {
@@ -138,9 +134,5 @@ impl TensorSource for SolvedSource<'_> {
             }
         }
         Ok(values)
-    }
-
-    fn files(&self) -> Vec<&InputFile> {
-        self.source.files()
     }
 }

@@ -79,6 +79,9 @@ impl<'a> PartsRun<'a> {
                 output: output.clone(),
                 parts: Vec::new(),
                 stages: part.stages.clone(),
+                // These belong to the last stages.
+                budget: None,
+                scales: None,
                 evaluate: None,
                 profile: OutputFormat::Briquette,
                 ..self.recipe.clone()
@@ -153,7 +156,7 @@ fn prune_selection(stage: &Stage) -> Option<&Selection> {
 }
 
 /// Reads the report of a part.
-fn read_report<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let bytes = InputFile::open(path)?.read_all(limits::MAX_JSON_BYTES)?;
+pub(super) fn read_report<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let bytes = InputFile::open(path)?.read_all(limits::MAX_OWN_BYTES)?;
     json::parse(&bytes, "the report", path)
 }

@@ -1,15 +1,15 @@
 //! The training of scales, which comes after all other stages: the codes of the quantized model stay.
 
-use super::parts::train;
+use super::parts::{read_report, train};
 use super::work::Work;
 use crate::compress::{compressed_draft, finish};
 use crate::report::{Origin, Report};
 use crate::trained_scales;
-use briquette_core::{Result, Storage};
-use briquette_formats::{Checkpoint, Draft, InputFile, OutputFormat, json, limits};
+use briquette_core::Result;
+use briquette_formats::{Checkpoint, Draft, OutputFormat};
+use briquette_recipe::plan::keeps_blocks;
 use briquette_recipe::{DistillStage, Recipe, TrainingJob};
 use briquette_writer::RunOptions;
-use std::path::Path;
 use std::time::Instant;
 
 /// Makes the output of a recipe that ends with a training of scales, verified but without its report and not published.
@@ -39,7 +39,7 @@ pub(super) fn draft(
         let (name, now) = (format!("compress {}", index + 1), since.elapsed().as_secs_f64());
         origin.add_seconds(name.clone(), now, now);
         origin.add_bytes(name, Checkpoint::open(&output)?.weight_bytes());
-        origin.allocation = report_of(&output)?.allocation;
+        origin.allocation = read_report::<Report>(&output.join("report.json"))?.allocation;
         model = output;
     }
     let (output, checkpoints) = (work.part(index, "distill"), work.checkpoints(index));
@@ -55,18 +55,7 @@ pub(super) fn draft(
     };
     train(&job, index, (work, options), origin)?;
     origin.scales = Some(output.join(trained_scales::FILE));
-    let codes_entropy = last.codes_entropy || has_blocks(&Checkpoint::open_as(&model, &stage.choice)?);
+    let codes_entropy = keeps_blocks(&last, &Checkpoint::open_as(&model, &stage.choice)?);
     let (stages, budget, calibration) = (Vec::new(), None, None);
     compressed_draft(&Recipe { model, stages, budget, calibration, codes_entropy, ..last }, options, origin, None)
-}
-
-/// Returns whether some codes are entropy-coded.
-fn has_blocks(checkpoint: &Checkpoint) -> bool {
-    let tensors = checkpoint.stored().map(|stored| &stored.tensors);
-    tensors.is_some_and(|tensors| tensors.iter().any(|tensor| matches!(tensor.coding.storage, Storage::Entropy { .. })))
-}
-
-fn report_of(output: &Path) -> Result<Report> {
-    let path = output.join("report.json");
-    json::parse(&InputFile::open(&path)?.read_all(limits::MAX_OWN_BYTES)?, "the report", &path)
 }

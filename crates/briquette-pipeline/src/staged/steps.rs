@@ -3,13 +3,14 @@
 //! The step sizes are found by rounding the original model. The student starts from the rounded model, trains
 //! with these step sizes, and is rounded to them again.
 
+use super::parts::read_report;
 use super::work::Work;
 use crate::budget;
 use crate::compress::compress;
 use crate::distill::student_of;
 use crate::report::{AllocationReport, Origin, Report};
 use briquette_core::{Error, Result};
-use briquette_formats::{Checkpoint, Draft, InputFile, OutputFormat, TensorSource, json, limits};
+use briquette_formats::{Checkpoint, Draft, OutputFormat, TensorSource};
 use briquette_recipe::{Budget, GivenScheme, Recipe, Target};
 use briquette_writer::RunOptions;
 use std::collections::BTreeSet;
@@ -46,9 +47,7 @@ impl FoundSteps {
             };
             compress(&first, options, &Origin::of(&first), Some(&work.part(0, Work::SOLVED)))?;
         }
-        let path = model.join("report.json");
-        let report: Report =
-            json::parse(&InputFile::open(&path)?.read_all(limits::MAX_OWN_BYTES)?, "the report", &path)?;
+        let report: Report = read_report(&model.join("report.json"))?;
         let allocation = report.allocation.ok_or_else(|| Error::bug("a budget without an allocation"))?;
         let most = match requested.target {
             Target::Bytes(bytes) => bytes,

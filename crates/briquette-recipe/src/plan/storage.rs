@@ -1,13 +1,22 @@
 //! Entropy-coded storage of codes.
 
 use crate::Recipe;
-use briquette_core::Coding;
+use briquette_core::{Coding, Storage};
+use briquette_formats::{Checkpoint, OutputFormat};
 use briquette_writer::treatment::{BlockBytes, SharedTreatments};
 use briquette_writer::{Plan, TensorPlan};
 
-/// Plans entropy coding for all codes, if the recipe has it.
-pub(crate) fn choose(plan: &mut Plan, recipe: &Recipe) {
-    if !recipe.codes_entropy {
+/// Returns whether a training of scales writes entropy-coded codes: the recipe has it, or the codes of its model are, and the format
+/// supports it.
+pub fn keeps_blocks(recipe: &Recipe, checkpoint: &Checkpoint) -> bool {
+    let mut tensors = checkpoint.stored().into_iter().flat_map(|stored| &stored.tensors);
+    let has_blocks = tensors.any(|tensor| matches!(tensor.coding.storage, Storage::Entropy { .. }));
+    recipe.codes_entropy || has_blocks && recipe.profile == OutputFormat::Briquette
+}
+
+/// Plans entropy coding for all codes, if the output has it.
+pub(crate) fn choose(plan: &mut Plan, is_entropy: bool) {
+    if !is_entropy {
         return;
     }
     let (profile, mut shared) = (plan.profile, SharedTreatments::default());

@@ -54,7 +54,7 @@ pub(crate) fn plan<'a>(
     if let Some(loads) = loads {
         plan.untested = loads.check(&plan, recipe)?;
     }
-    storage::choose(&mut plan, recipe);
+    storage::choose(&mut plan, recipe.codes_entropy);
     Ok(plan)
 }
 
