@@ -18,6 +18,7 @@
 
 mod attend;
 mod blank;
+mod block_end;
 mod blocks;
 mod checked_nodes;
 mod decoder;
@@ -58,6 +59,7 @@ mod trace;
 mod value;
 mod weights;
 
+pub use block_end::{BlockEnd, EndValues};
 pub use decoder::Decoder;
 pub(crate) use headers::{GraphHeaders, config_beside, config_of};
 pub(crate) use input::input;

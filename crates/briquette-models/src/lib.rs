@@ -56,7 +56,7 @@ pub use cache::KeyValues;
 pub use device::{cuda_devices, device, device_name, kernel_path};
 pub use faults::guarded;
 pub use flags::{still, with_stored_statistics, without_dropout};
-pub use graph_net::{Decoder, GraphNet, GroupValues, LinearGroup, NetworkTrace};
+pub use graph_net::{BlockEnd, Decoder, EndValues, GraphNet, GroupValues, LinearGroup, NetworkTrace};
 pub use input::Input;
 pub use loaded::LoadedModel;
 pub use smaller::{Outline, smaller};

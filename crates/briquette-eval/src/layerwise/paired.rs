@@ -5,7 +5,7 @@ use crate::lanes;
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::TensorSource;
 use briquette_models::graph_net::{AnyTensor, RunInputs};
-use briquette_models::{BlockState, GraphNet, GroupValues, LinearGroup};
+use briquette_models::{BlockState, EndValues, GraphNet, GroupValues, LinearGroup};
 use briquette_nn::Probe;
 use briquette_nn::module::cross_product;
 use burn::tensor::{FloatDType, Tensor};
@@ -87,9 +87,9 @@ impl LayerwiseRunner<'_> {
 pub struct GapInputs {
     /// The layer, by the name of its weight in files without `.weight`.
     pub layer: String,
-    /// Statistics of its inputs `x`, with a Gram matrix.
+    /// Statistics of its inputs `x`, with a Gram matrix. If a norm follows, each `x` is divided by what the norm divides by.
     pub stats: InputStats,
-    /// `Σ x eᵀ`, `[inputs, outputs]`: `e` is what the block's output lacks.
+    /// `Σ x eᵀ`, `[inputs, outputs]`: `e` is what the block's output lacks, divided by the norm's weight.
     pub lacking: Vec<f64>,
 }
 
@@ -101,7 +101,7 @@ impl LayerwiseRunner<'_> {
 
     /// Runs the next block without advancing, and compares its output with the hidden states that `original` has now.
     ///
-    /// `None` if the output is no sum of a linear layer and a residual stream.
+    /// `None` if the output is no sum of a linear layer and a residual stream, with or without a norm.
     ///
     /// # Errors
     /// - See [`begin`](Self::begin).
@@ -115,14 +115,14 @@ impl LayerwiseRunner<'_> {
         let index = self.next_block().ok_or_else(|| Error::bug("a layerwise run beyond the last block"))?;
         self.check_before_pair(index)?;
         let (network, names) = self.network(weights, BlockPart::Block(index))?;
-        let Some(group) = network.last_linear(index) else { return Ok(None) };
-        let layer: String = group.paths().map(|path| names.renamed(path)).collect();
+        let Some(end) = network.block_end(index) else { return Ok(None) };
+        let layer = names.renamed(end.path());
         let (mut lacking, probe) = (Vec::new(), Probe::with_gram());
         for batch in 0..self.batches.len() {
             let (state, inputs) = (self.state(batch)?, self.inputs(batch)?);
-            let x = samples(network.group_values(index, &group, state.clone(), &inputs).input);
+            let values = network.end_values(index, &end, state.clone(), &inputs);
             let output = samples(network.block(index, state, &inputs).hidden().into());
-            let error = samples(original.state(batch)?.hidden().into()) - output;
+            let (x, error) = before_norm(values, samples(original.state(batch)?.hidden().into()) - output);
             probe.observe(&layer, &x)?;
             add(&mut lacking, &cross_product(&x, &error, &layer)?);
             self.check_memory(&format!("in block {index}"))?;
@@ -173,6 +173,18 @@ impl PairedBatch {
         }
         Ok(())
     }
+}
+
+/// Returns the inputs of a block's last layer and what its output lacks, from what the block's output lacks.
+///
+/// A norm after the layer multiplies small changes by its weight and divides them by its divisors. Least squares of the block's output are
+/// therefore those of `error / weight` by `input / divisor`. Where the weight is 0, nothing is lacking.
+fn before_norm(values: EndValues, error: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+    let input = samples(values.input);
+    let Some((divisors, factors)) = values.divisors.zip(values.factors) else { return (input, error) };
+    let factors = factors.unsqueeze::<2>().expand(error.dims());
+    let is_zero = factors.clone().equal_elem(0.0);
+    (input / samples(divisors), (error / factors).mask_fill(is_zero, 0.0))
 }
 
 /// Returns values `[.., width]` as `[samples, width]` in f32.

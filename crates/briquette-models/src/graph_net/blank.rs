@@ -58,9 +58,16 @@ impl GraphNet {
     /// - Input: files are damaged, or do not fit the family.
     /// - Io: a file cannot be read.
     pub fn from_checkpoint(path: &Path, device: &Device) -> Result<Self> {
-        let checkpoint = Checkpoint::open(path)?;
-        let (network, names) = Self::unfilled(&checkpoint, device)?;
-        Self::filled(&checkpoint, (network, &names), device)
+        Self::of_checkpoint(&Checkpoint::open(path)?, device)
+    }
+
+    /// Does the same as [`from_checkpoint`](Self::from_checkpoint) for an open checkpoint, such as an entry of a file.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn of_checkpoint(checkpoint: &Checkpoint, device: &Device) -> Result<Self> {
+        let (network, names) = Self::unfilled(checkpoint, device)?;
+        Self::filled(checkpoint, (network, &names), device)
     }
 
     /// Loads an ONNX file by a graph for inputs of these shapes.

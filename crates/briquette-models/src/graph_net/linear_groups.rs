@@ -12,7 +12,7 @@ const MAX_GROUPS: usize = 100;
 /// Linear layers with the same inputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinearGroup {
-    input: ValueId,
+    pub(super) input: ValueId,
     /// The layers, by path, and the value that is added to the outputs of each: the residual stream.
     layers: Vec<(String, Option<ValueId>)>,
 }
@@ -57,29 +57,8 @@ impl GraphNet {
         groups
     }
 
-    /// Returns the linear layer whose outputs make the block's output together with the residual stream.
-    ///
-    /// `None` if there is no such layer, as where a norm or a scale follows it.
-    pub fn last_linear(&self, index: usize) -> Option<LinearGroup> {
-        let [output] = self.outline.cuts.state(index + 1) else { return None };
-        let graph = self.graph();
-        let sum = graph.nodes[self.outline.cuts.nodes(index)].iter().find(|node| node.outputs.contains(output))?;
-        let is_of_it =
-            |layer: &Option<ValueId>| layer.is_some_and(|added| sum.values().any(|(_, value)| value == added));
-        let groups = self.linear_groups(index).into_iter().filter(|group| group.layers.len() == 1);
-        let mut groups = groups.filter(|group| is_of_it(&group.layers[0].1));
-        groups.find(|group| self.makes(index, group, sum))
-    }
-
-    /// Returns whether the outputs of a group's layer are an operand of a sum.
-    fn makes(&self, index: usize, group: &LinearGroup, sum: &Node) -> bool {
-        let nodes = self.graph().nodes[self.outline.cuts.nodes(index)].iter();
-        let mut layers = nodes.filter_map(|node| self.linear(node)).filter(|(.., path)| *path == group.layers[0].0);
-        layers.any(|(_, output, _)| sum.values().any(|(_, value)| value == output))
-    }
-
     /// Returns input, output and layer path of a linear node.
-    fn linear<'n>(&'n self, node: &Node) -> Option<(ValueId, ValueId, &'n str)> {
+    pub(super) fn linear<'n>(&'n self, node: &Node) -> Option<(ValueId, ValueId, &'n str)> {
         let (Op::Composite(Composite::Linear), [Operand::Value(input), weight @ Operand::Weight(id), ..]) =
             (&node.op, &node.inputs[..])
         else {
@@ -102,16 +81,27 @@ impl GraphNet {
     ) -> GroupValues {
         let added: Vec<ValueId> = group.layers.iter().filter_map(|(_, added)| *added).collect();
         let wanted: Vec<ValueId> = std::iter::once(group.input).chain(added).collect();
-        let found = match &self.outline.onnx {
-            Some(onnx) => self.run_onnx(onnx, self.given_of_block(index, state, inputs), &wanted),
-            None => {
-                let (run, program) = self.block_run(index, state, inputs, &wanted);
-                run.finish(&program)
-            }
-        };
+        let found = self.values_of_block(index, &wanted, state, inputs);
         let mut found = found.into_iter();
         let input = found.next().expect("the input of the group");
         GroupValues { input, added: group.layers.iter().map(|(_, added)| added.and_then(|_| found.next())).collect() }
+    }
+
+    /// Returns some values of a block, or of an ONNX model. Only what they depend on is computed.
+    pub(super) fn values_of_block(
+        &self,
+        index: usize,
+        wanted: &[ValueId],
+        state: BlockState,
+        inputs: &RunInputs,
+    ) -> Vec<AnyTensor> {
+        match &self.outline.onnx {
+            Some(onnx) => self.run_onnx(onnx, self.given_of_block(index, state, inputs), wanted),
+            None => {
+                let (run, program) = self.block_run(index, state, inputs, wanted);
+                run.finish(&program)
+            }
+        }
     }
 }
 
@@ -161,14 +151,6 @@ mod tests {
         let expected =
             [vec!["q_proj", "k_proj", "v_proj"], vec!["o_proj"], vec!["gate_proj", "up_proj"], vec!["down_proj"]];
         assert_eq!(names, expected);
-        let last = |name: &str| {
-            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name);
-            let net = GraphNet::unfilled(&Checkpoint::open(&path).unwrap(), &Device::flex()).unwrap().0;
-            net.last_linear(0).map(|group| group.paths().next().unwrap().to_string())
-        };
-        assert_eq!(last("families/llama").as_deref(), Some("model.layers.0.mlp.down_proj"));
-        assert_eq!(last("families/bert"), None, "a norm follows");
-        assert_eq!(last("families/olmo2"), None, "a norm comes before the sum");
         let is_added: Vec<bool> = llama.iter().map(|group| group[0].1).collect();
         assert_eq!(is_added, [false, true, false, true]);
     }

@@ -217,7 +217,7 @@ impl Transform for ShrinkStage {
         let removed = scores::removed(self, &reader, &plan.couplings, &plan.chosen, workers)?;
         let smaller = plan.smaller(&removed)?;
         let before_gaps = match self.refits_gaps {
-            true => gaps::refitted(network, &plan.dropped)?,
+            true => gaps::refitted(network, &before.graph, &plan.dropped)?,
             false => Default::default(),
         };
         let (refitted, absorbed) = match (self.refits, self.score) {

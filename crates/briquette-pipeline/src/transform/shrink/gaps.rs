@@ -4,21 +4,22 @@
 
 use crate::transform::network::Network;
 use briquette_core::Result;
+use briquette_graph::Graph;
 use std::collections::BTreeMap;
 
 /// Returns new weights of the last linear layer of each block from the first gap on, by the name of its weight in the original network.
 ///
 /// With the layer's inputs `X` in the network without the blocks, and `E` what the output of its block lacks of the original hidden states
-/// there, or after the gap that follows, the weights become `W + [(XᵀX + 0.5·mean(diag)·I)⁻¹ XᵀE]ᵀ`. Blocks whose output is no sum of a linear layer
-/// and the residual stream stay.
+/// there, or after the gap that follows, the weights become `W + [(XᵀX + 0.5·mean(diag)·I)⁻¹ XᵀE]ᵀ`. If a norm follows the layer, each row of `X` is divided
+/// by what the norm divides by, and `E` by the weight of the norm. Blocks whose output is no sum of a linear layer and the residual stream stay.
 ///
 /// # Errors
 /// - Config: the data is of another kind than the network takes, or this build cannot run models.
 /// - Input and Io: the data or a tensor cannot be read.
 /// - Refused: a value is not finite, or the memory limit is exceeded.
 /// - Interrupted: a stop was requested.
-pub(super) fn refitted(network: &Network, dropped: &[usize]) -> Result<BTreeMap<String, Vec<f32>>> {
-    run::refitted(network, dropped)
+pub(super) fn refitted(network: &Network, graph: &Graph, dropped: &[usize]) -> Result<BTreeMap<String, Vec<f32>>> {
+    run::refitted(network, graph, dropped)
 }
 
 #[cfg(not(feature = "model"))]
@@ -26,7 +27,7 @@ mod run {
     use super::*;
     use briquette_core::Error;
 
-    pub(super) fn refitted(_network: &Network, _dropped: &[usize]) -> Result<BTreeMap<String, Vec<f32>>> {
+    pub(super) fn refitted(_: &Network, _: &Graph, _: &[usize]) -> Result<BTreeMap<String, Vec<f32>>> {
         Err(Error::lacks_feature("model", "run models").at("calibration.data"))
     }
 }
@@ -38,7 +39,8 @@ mod run {
     use crate::memory::{limit_of_host, run_model};
     use crate::training::spec_of;
     use crate::transform::changed::{ChangedModel, OutputTensor};
-    use briquette_core::{Error, rows};
+    use crate::transform::shrink::inputs::transposed;
+    use briquette_core::{Error, OutputAxis, rows};
     use briquette_eval::layerwise::{GapInputs, Room};
     use briquette_eval::samples::run_batches;
     use briquette_eval::{LayerwiseRunner, Samples};
@@ -49,7 +51,7 @@ mod run {
     /// New weights by the index of their tensor.
     type NewWeights = BTreeMap<usize, Vec<f32>>;
 
-    pub(super) fn refitted(network: &Network, dropped: &[usize]) -> Result<BTreeMap<String, Vec<f32>>> {
+    pub(super) fn refitted(network: &Network, graph: &Graph, dropped: &[usize]) -> Result<BTreeMap<String, Vec<f32>>> {
         let Network { checkpoint, options, .. } = *network;
         let Some(calibration) = &network.recipe.calibration else { return Ok(BTreeMap::new()) };
         let device = briquette_models::device(&options.device)?;
@@ -64,7 +66,7 @@ mod run {
             let batches = run_batches(arch, &mut arch.input(checkpoint)?, &data, &spec, samples)?;
             let runner = || LayerwiseRunner::begin(checkpoint, arch, &device, batches.clone(), room, checkpoint);
             let dropped: BTreeSet<usize> = dropped.iter().copied().collect();
-            GapRuns { network, original: runner()?, smaller: runner()?, dropped }.run()
+            GapRuns { network, graph, original: runner()?, smaller: runner()?, dropped }.run()
         })?;
         Ok(found.into_iter().map(|(index, values)| (checkpoint.tensors()[index].name.to_string(), values)).collect())
     }
@@ -72,6 +74,7 @@ mod run {
     /// The run of the original network, and the run without the dropped blocks.
     struct GapRuns<'r> {
         network: &'r Network<'r>,
+        graph: &'r Graph,
         original: LayerwiseRunner<'r>,
         smaller: LayerwiseRunner<'r>,
         dropped: BTreeSet<usize>,
@@ -103,7 +106,7 @@ mod run {
                 }
                 if differs {
                     let seen = self.smaller.observe_gap(&self.original, checkpoint, &mut after)?;
-                    found.extend(seen.map(|seen| refit(checkpoint, &seen, options)).transpose()?.flatten());
+                    found.extend(seen.map(|seen| refit(checkpoint, self.graph, &seen, options)).transpose()?.flatten());
                 }
                 self.smaller.advance(&overlaid(checkpoint, &found), &mut after)?;
                 // The original run is after the gap already.
@@ -119,6 +122,7 @@ mod run {
     /// Returns the tensor and new weights of a layer; `None` if there is no solution.
     fn refit(
         checkpoint: &Checkpoint,
+        graph: &Graph,
         seen: &GapInputs,
         options: &briquette_writer::RunOptions,
     ) -> Result<Option<(usize, Vec<f32>)>> {
@@ -127,18 +131,24 @@ mod run {
         let index = index.ok_or_else(|| Error::bug("a layer without a tensor").at(&seen.layer))?;
         let info = &checkpoint.tensors()[index];
         let n = seen.stats.n_inputs();
-        let (Some(gram), [n_outputs, n_inputs]) = (&seen.stats.gram, info.shape.0.as_slice()) else { return Ok(None) };
-        if *n_inputs != n || seen.lacking.len() != n * n_outputs {
-            // A weight stored [in, out], as in GPT-2.
-            return Ok(None);
-        }
+        let Some(gram) = &seen.stats.gram else { return Ok(None) };
+        // Weights of GPT-2 are stored [in, out].
+        let layout = graph.weight(&info.name).map(|weight| graph.weights[weight.0].layout);
+        let is_by_input = layout == Some(OutputAxis::Last);
         let mut bytes = vec![0; info.n_bytes()];
         checkpoint.read(index, 0, &mut bytes)?;
         let mut values = vec![0.0; info.n_elements()];
         rows::to_f32(&bytes, info.dtype, &mut values);
+        if is_by_input {
+            values = transposed(&values, n);
+        }
         // The layer's inputs are the same in both networks: only the output lacks something.
         let inputs = CrossInputs { gram, cross: gram, added: Some(&seen.lacking) };
         let is_moved = correct(&mut values, n, inputs, &|| options.stop.check())?;
+        if is_by_input {
+            let n_outputs = values.len() / n.max(1);
+            values = transposed(&values, n_outputs);
+        }
         Ok((is_moved && values.iter().all(|&value| rows::fits(value, info.dtype))).then_some((index, values)))
     }
 
