@@ -3,8 +3,10 @@
 //! The models are tiny and random (`fixtures/make_family_goldens.py`). The tests add a tokenizer of letters.
 #![cfg(feature = "model")]
 
+mod gaps;
 mod limits;
 pub(crate) mod models;
+mod scales;
 mod variants;
 
 use crate::sandbox::{Sandbox, repository};

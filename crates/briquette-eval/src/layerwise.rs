@@ -22,7 +22,7 @@ use briquette_formats::{Checkpoint, TensorSource};
 use briquette_models::graph_net::{AnyTensor, RunInputs};
 use briquette_models::memory::take_scratch;
 use briquette_models::{Arch, BlockState, GraphNet, device};
-use briquette_nn::{NameMap, Observing, Probe, load_some, observable};
+use briquette_nn::{NameMap, Observing, Probe, load_some, observable, round_inputs};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, FloatDType, Tensor};
 use influence::BlockInfluence;
@@ -65,6 +65,8 @@ pub struct LayerwiseRunner<'a> {
     next: usize,
     /// Whether a block has run.
     has_run: bool,
+    /// Whether layers round their inputs as they do on the codes of the checkpoint.
+    rounds_inputs: bool,
     limit: Option<MemoryLimit<'a>>,
 }
 
@@ -84,6 +86,18 @@ impl<'a> LayerwiseRunner<'a> {
         batches: Vec<RunBatch>,
         room: Room<'a>,
         weights: &dyn TensorSource,
+    ) -> Result<Self> {
+        Self::begin_as_served(checkpoint, arch, device, batches, room, (weights, false))
+    }
+
+    /// Implements [`begin`](Self::begin). If the flag is true, layers round their inputs as they do on the codes of the checkpoint.
+    fn begin_as_served(
+        checkpoint: &'a Checkpoint,
+        arch: Arch,
+        device: &Device,
+        batches: Vec<RunBatch>,
+        room: Room<'a>,
+        (weights, rounds_inputs): (&dyn TensorSource, bool),
     ) -> Result<Self> {
         let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
         let parts = NetworkParts::of(&network, &names);
@@ -110,6 +124,7 @@ impl<'a> LayerwiseRunner<'a> {
             layers,
             next,
             has_run,
+            rounds_inputs,
             limit,
         };
         let (network, _) = runner.network(weights, BlockPart::Entry)?;
@@ -332,6 +347,7 @@ impl<'a> LayerwiseRunner<'a> {
         let (network, names) = GraphNet::blank(self.arch, self.checkpoint, on)?;
         let is_chosen = |name: &str| self.parts.needs(part, name);
         let network = load_some(network, weights, self.checkpoint.layout(), &names, &is_chosen)?;
+        let network = if self.rounds_inputs { round_inputs(network, self.checkpoint, &names)? } else { network };
         Ok((network, names))
     }
 

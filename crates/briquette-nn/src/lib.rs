@@ -204,6 +204,6 @@ pub use record::load_record;
 pub use rules::{Prune, Quantize, Scope, WeightRow};
 pub use safetensors;
 pub use sparsity::{Sparsity, decisions, sparsity};
-pub use trained_scales::{TrainedScales, scale_factors, train_scales};
+pub use trained_scales::{TrainedScales, round_inputs, scale_factors, train_scales};
 pub use units::{shrink, tensor_infos, unit_masks, unused_units};
 pub use without_grids::without_grids;

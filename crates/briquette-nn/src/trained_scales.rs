@@ -62,6 +62,20 @@ pub fn train_scales<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameM
     Ok(module.apply_reparameterization(Attach { weights, made: BTreeMap::new() }))
 }
 
+/// Makes the layers of a module round their inputs as they are rounded where the layers run on the codes of a checkpoint.
+///
+/// The weights stay as they are: load the decoded ones. Parameters may still be blank.
+///
+/// # Errors
+/// - Input: the checkpoint does not fit the module.
+/// - Io: the scales of columns cannot be read.
+pub fn round_inputs<M: Module>(module: M, checkpoint: &Checkpoint, names: &NameMap) -> Result<M> {
+    let mut weights = weights_of(&names.parameters(&module)?, checkpoint, names, &Patterns::default())?;
+    weights.retain(|_, weight| weight.inputs.is_some());
+    weights.values_mut().for_each(|weight| weight.is_trained = false);
+    Ok(module.apply_reparameterization(Attach { weights, made: BTreeMap::new() }))
+}
+
 /// Returns the factors of all trained scales by the path of the weight: a number for each row, or for each group of each row, in the
 /// order of a file.
 ///

@@ -18,10 +18,10 @@ use std::time::Instant;
 ///
 /// The weights of one block are in memory at a time.
 ///
-/// Weights are floats. The whole data counts as one batch, whose time is that of all blocks.
+/// Weights are floats. Inputs of layers are rounded if they are rounded where the layers run on codes. The whole data counts as one batch, whose time is that of all blocks.
 ///
 /// # Errors
-/// - Config: the data is of another kind.
+/// - Config: the data is of another kind, or activations have fixed grids.
 /// - Refused: outputs are not finite.
 /// - Io: a tensor cannot be read, or hidden states cannot be stored.
 pub fn run_offloaded(
@@ -33,10 +33,15 @@ pub fn run_offloaded(
     kept: Option<&mut StateFile>,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
+    if checkpoint.static_weights().next().is_some() {
+        let message =
+            "memory.offload: found static int8 activations, which a run by block does not round; remove it (--offload)";
+        return Err(Error::config(message));
+    }
     let of_nodes = checkpoint.with_codes_of_nodes()?;
     let checkpoint = of_nodes.as_ref().unwrap_or(checkpoint);
     let classes = text_classes(checkpoint, arch, over, &room)?;
-    let outputs = OffloadedOutputs { room, kept, classes };
+    let outputs = OffloadedOutputs { room, kept, classes, rounds_inputs: true };
     run_keeping_states(checkpoint, (arch, checkpoint), device, over, Samples::ALL, outputs, progress)
 }
 
@@ -47,6 +52,8 @@ pub(crate) struct OffloadedOutputs<'a> {
     pub(crate) kept: Option<&'a mut StateFile>,
     /// With classes, the outputs of a text classifier are logits instead of embeddings.
     pub(crate) classes: Option<TextClasses>,
+    /// Whether layers round their inputs as they do on the codes of the checkpoint.
+    pub(crate) rounds_inputs: bool,
 }
 
 /// Implements [`run_offloaded`] for some of the data, with the weights of a source for the checkpoint's
@@ -63,11 +70,12 @@ pub(crate) fn run_keeping_states(
     outputs: OffloadedOutputs,
     progress: ItemProgress,
 ) -> Result<RunOutputs> {
-    let OffloadedOutputs { room, kept, classes } = outputs;
+    let OffloadedOutputs { room, kept, classes, rounds_inputs } = outputs;
     let mut input = room.input(arch, checkpoint)?;
     let batches = room.batches(arch, &mut input, (data, spec), samples)?;
     let since = Instant::now();
-    let mut runner = LayerwiseRunner::begin(checkpoint, arch, device, batches, room, weights)?;
+    let mut runner =
+        LayerwiseRunner::begin_as_served(checkpoint, arch, device, batches, room, (weights, rounds_inputs))?;
     if runner.n_items() == 0 {
         return Err(no_item(spec));
     }
