@@ -14,6 +14,7 @@ mod burn_layout;
 mod burnpack;
 mod calibrate;
 mod cast;
+mod changed;
 mod checkpoints;
 mod cluster;
 mod column_scales;

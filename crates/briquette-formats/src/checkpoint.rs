@@ -3,7 +3,7 @@
 mod choice;
 mod onnx_codes;
 
-use crate::companions::{Companions, companions_of};
+use crate::companions::{Companions, companions_beside, companions_of};
 use crate::onnx::{MAX_NETWORK_BYTES, Model, NETWORK_FILE, coded_weights, has_codes};
 use crate::plain::PlainFiles;
 use crate::quantization::{self, QuantMethod};
@@ -126,7 +126,11 @@ impl Checkpoint {
                 Some(id) if error.remedy == Some(Remedy::CheckPath) => error.with_remedy(Remedy::Download(id)),
                 _ => error,
             })?;
-            return Self::open_file(file, choice, ModelDir::around(path), Companions::default());
+            let found = Self::open_file(file, choice, ModelDir::around(path), Companions::default())?;
+            // Outputs of an ONNX file get its settings with its network.
+            let is_onnx = found.format == InputFormat::Onnx;
+            let companions = if is_onnx { Companions::default() } else { companions_beside(found.directory.path())? };
+            return Ok(Self { companions, ..found });
         }
         let (companions, directory) = (companions_of(path)?, ModelDir::open(path)?);
         if directory.has(manifest::FILE_NAME)? {

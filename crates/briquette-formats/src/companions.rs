@@ -4,7 +4,7 @@ mod list;
 
 use crate::{Checkpoint, Draft, model_config, sums};
 use briquette_core::Result;
-pub use list::{Companions, companions_of};
+pub use list::{Companions, companions_beside, companions_of};
 use std::path::Path;
 
 /// Copies the small files of a model into a draft, except `config.json`, which may have to change.

@@ -32,8 +32,8 @@ mod shared;
 
 pub use briquette_recipe::jobs::{Document, Job, Jobs, raw, schema};
 pub use plan::{JobPlan, plan};
-pub(crate) use run::run_since;
 pub use run::{BatchOptions, run};
+pub(crate) use run::{lock, run_locked};
 pub use shard::Shard;
 use std::path::PathBuf;
 

@@ -1,15 +1,22 @@
 //! Hashes of the contents at the paths of a recipe. Runs with equal hashes give the same result.
 
+use crate::onnx_network;
 use briquette_core::{Error, Hash128, Result, TensorHasher};
 use briquette_formats::file::Identity;
-use briquette_formats::{Checkpoint, InputFile, TensorSource, manifest, presence};
+use briquette_formats::onnx::NETWORK_FILE;
+use briquette_formats::{Checkpoint, InputFile, TensorSource, activation_grids, manifest, presence};
 use briquette_recipe::Recipe;
 use briquette_recipe::paths::{NamedPath, Purpose};
 use briquette_writer::context::Stop;
+use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 const BLOCK: usize = 4 << 20;
+/// The files of an output that a run of it reads, beside weights and companions.
+const OURS: [&str; 3] = [manifest::FILE_NAME, activation_grids::FILE_NAME, NETWORK_FILE];
 
 /// A hash for each recipe key that names an input.
 pub(crate) type InputHashes = BTreeMap<String, Hash128>;
@@ -38,8 +45,7 @@ impl InputHasher {
         each.collect()
     }
 
-    /// Returns the `xxh3` hash of each file's name and content hash: weights, companion files, and the
-    /// manifest.
+    /// Returns the `xxh3` hash of each file's name and content hash: of all files that a run of the model reads.
     fn of_model(&mut self, checkpoint: &Checkpoint, stop: &Stop) -> Result<Hash128> {
         let directory = checkpoint.directory();
         let mut lines = String::new();
@@ -47,23 +53,32 @@ impl InputHasher {
             let name = file.path().strip_prefix(&directory).unwrap_or(file.path());
             lines += &format!("{}  {}\n", self.of_file(file, stop)?, name.display());
         }
-        let ours = checkpoint.manifest().map(|_| Path::new(manifest::FILE_NAME));
-        for name in checkpoint.companions().iter().map(|name| name.as_path()).chain(ours) {
-            let hash = self.of_file(&checkpoint.model_dir().file(name)?, stop)?;
-            lines += &format!("{hash}  {}\n", name.display());
+        let ours = OURS.iter().map(Path::new).filter(|_| checkpoint.manifest().is_some());
+        let names = checkpoint.companions().iter().map(PathBuf::as_path).chain(ours);
+        let directory = checkpoint.model_dir();
+        for name in names.chain(onnx_network::settings_beside(checkpoint)) {
+            if presence::exists(&directory.path().join(name))? {
+                let hash = self.of_file(&directory.file(name)?, stop)?;
+                lines += &format!("{hash}  {}\n", name.display());
+            }
         }
         Ok(Hash128::of_block(lines.as_bytes()))
     }
 
     /// Returns the hash of data.
     ///
-    /// A file counts by its content and extension, which selects its format. A folder counts by the contents of
-    /// its files and of its subfolders' files, like a data set of images.
+    /// A file counts by its content and extension, which selects its format. JSON lines also count by the contents of the sounds that
+    /// they name. A folder counts by the contents of its files and of its subfolders' files, like a data set of images.
     fn of_data(&mut self, path: &Path, stop: &Stop) -> Result<Hash128> {
         if !presence::is_directory(path)? {
             let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
             let line = format!("{}  data.{ending}\n", self.of_file(&InputFile::open(path)?, stop)?);
-            return Ok(Hash128::of_block(line.as_bytes()));
+            let mut lines = TensorHasher::default();
+            lines.push(Hash128::of_block(line.as_bytes()));
+            for sound in sounds_of(path)? {
+                lines.push(self.of_file(&InputFile::open(&sound)?, stop)?);
+            }
+            return Ok(lines.finish());
         }
         // There may be millions of images.
         let mut lines = TensorHasher::default();
@@ -92,6 +107,29 @@ impl InputHasher {
         self.known.insert(file.identity(), hasher.finish());
         Ok(hasher.finish())
     }
+}
+
+/// Returns the files that lines of JSON name as `audio`. Lines of another form are reported when the data is read.
+fn sounds_of(path: &Path) -> Result<Vec<PathBuf>> {
+    let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    if !["jsonl", "ndjson"].contains(&ending.as_str()) {
+        return Ok(Vec::new());
+    }
+    let failed = |source| Error::io("cannot read", path, source);
+    let lines = BufReader::new(File::open(path).map_err(failed)?).split(b'\n');
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut found = Vec::new();
+    for line in lines {
+        let record: Option<SoundRecord> = serde_json::from_slice(&line.map_err(failed)?).ok();
+        found.extend(record.map(|record| folder.join(record.audio)).filter(|sound| sound.is_file()));
+    }
+    Ok(found)
+}
+
+/// A line that names a sound.
+#[derive(Deserialize)]
+struct SoundRecord {
+    audio: PathBuf,
 }
 
 /// Adds the key to an error. The recipe's model is identified by its path alone, as in other messages.
@@ -162,5 +200,34 @@ mod tests {
         assert_eq!((all.len(), found.len()), (6, 6), "the hash covers each image and its class");
         assert!(all.iter().all(|contents| contents["model.path"] == all[0]["model.path"]));
         assert_eq!(changed(&all[0], &all[1]), ["data.eval"]);
+    }
+
+    #[test]
+    fn sounds_count_with_the_lines_that_name_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d.jsonl");
+        let hash = || InputHasher::default().of_data(&path, &Stop::default()).unwrap();
+        std::fs::write(&path, "{\"audio\": \"a.wav\", \"target\": \"x\"}\nnot JSON\n{\"source\": \"y\"}\n").unwrap();
+        let mut found = std::collections::BTreeSet::from([hash()]);
+        for sound in ["one", "two"] {
+            std::fs::write(dir.path().join("a.wav"), sound).unwrap();
+            found.insert(hash());
+        }
+        assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn settings_and_grids_beside_weights_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+        let weights = dir.path().join("m.safetensors");
+        std::fs::copy(fixtures.join("digits/model.safetensors"), &weights).unwrap();
+        let hash = || InputHasher::default().of_model(&Checkpoint::open(&weights).unwrap(), &Stop::default()).unwrap();
+        let mut found = std::collections::BTreeSet::from([hash()]);
+        for settings in ["{}", "{ }"] {
+            std::fs::write(dir.path().join("preprocessor_config.json"), settings).unwrap();
+            found.insert(hash());
+        }
+        assert_eq!(found.len(), 3);
     }
 }

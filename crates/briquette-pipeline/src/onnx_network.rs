@@ -38,12 +38,27 @@ pub(crate) fn of(checkpoint: &Checkpoint) -> Result<Option<Vec<u8>>> {
 /// # Errors
 /// See [`of`].
 pub(crate) fn files(checkpoint: &Checkpoint, network: Vec<u8>) -> Result<Vec<(PathBuf, Vec<u8>)>> {
-    let mut found = vec![(PathBuf::from(NETWORK_FILE), network)];
-    if checkpoint.onnx_file().is_some_and(|file| file.path() == checkpoint.path()) {
-        for name in SETTINGS.map(Path::new) {
-            let bytes = checkpoint.model_dir().read(name, limits::MAX_COMPANION_BYTES)?;
-            found.extend(bytes.map(|bytes| (name.to_path_buf(), bytes)));
-        }
+    let mut found = settings(checkpoint)?;
+    found.push((PathBuf::from(NETWORK_FILE), network));
+    Ok(found)
+}
+
+/// Returns the settings beside an ONNX file that was given without its directory.
+///
+/// # Errors
+/// - Input: a file is too large.
+/// - Io: a file cannot be read.
+pub(crate) fn settings(checkpoint: &Checkpoint) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+    let mut found = Vec::new();
+    for name in settings_beside(checkpoint) {
+        let bytes = checkpoint.model_dir().read(name, limits::MAX_COMPANION_BYTES)?;
+        found.extend(bytes.map(|bytes| (name.to_path_buf(), bytes)));
     }
     Ok(found)
+}
+
+/// Returns the names of the files with settings that may be beside an ONNX file that was given without its directory.
+pub(crate) fn settings_beside(checkpoint: &Checkpoint) -> impl Iterator<Item = &Path> {
+    let is_alone = checkpoint.onnx_file().is_some_and(|file| file.path() == checkpoint.path());
+    SETTINGS.iter().map(|name| Path::new(*name)).filter(move |_| is_alone)
 }

@@ -4,6 +4,7 @@
 mod by_running;
 mod request;
 
+use crate::identity::PROGRAM;
 use crate::report::{SensitivityReport, TensorSensitivity};
 use briquette_core::{Error, InputStats, Result};
 use briquette_formats::input_stats::{StatisticsFile, fingerprint};
@@ -144,9 +145,10 @@ pub(crate) fn find(
     Ok(SensitivityReport {
         format: SensitivityReport::FORMAT.into(),
         version: SensitivityReport::VERSION,
-        producer: concat!("briquette ", env!("CARGO_PKG_VERSION")).into(),
+        producer: PROGRAM.into(),
         model: recipe.model.display().to_string(),
         fingerprint: fingerprint(checkpoint)?.to_string(),
+        contents: BTreeMap::new(),
         how: name_of(how).into(),
         unit: unit.into(),
         loss: loss_of(how).map(str::to_string),
@@ -196,12 +198,11 @@ fn of_file(path: &Path, open: &[OpenTensor], checkpoint: &Checkpoint) -> Result<
     }
 }
 
-/// Returns whether a file has the sensitivities of this method, with as many items of the same data.
-pub(crate) fn is_found_so(path: &Path, recipe: &Recipe, how: &Sensitivity) -> bool {
+/// Returns whether a file has the sensitivities of this method, found by this program with as many items of inputs with these contents.
+pub(crate) fn is_found_so(path: &Path, how: &Sensitivity, contents: &BTreeMap<String, String>) -> bool {
     read(path).is_ok_and(|found| {
-        let (n_samples, data, loss) = (samples_of(how), data_of(recipe, how), loss_of(how));
-        (found.how.as_str(), found.n_samples, found.data, found.loss.as_deref())
-            == (name_of(how), n_samples, data, loss)
+        (found.producer.as_str(), found.how.as_str(), found.n_samples, found.loss.as_deref(), &found.contents)
+            == (PROGRAM, name_of(how), samples_of(how), loss_of(how), contents)
     })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Finished parts are stored beside the output, so that a killed run resumes.
 //!
-//! `OUT.stages/` has `recipe.json`, an output directory for each finished part (`1-compress`, `1-distill`,
+//! `OUT.stages/` has `recipe.json`, `blocks.json`, an output directory for each finished part (`1-compress`, `1-distill`,
 //! `2-factorize`, ..) and the checkpoints of a running training. A directory of a part is always complete,
 //! because it appears atomically. Jobs of a batch with the same training share such a directory.
 
@@ -101,6 +101,9 @@ fn begin<'a>(
     }
     let work = Work::at(directory, recipe)?;
     work.begin(&training::identity(recipe, &chain.contents, options), options.force)?;
+    if work.begin_blocks(recipe.parts.len(), &training::identity_of_blocks(recipe, &chain.contents))? {
+        options.progress.line("the last stages or their inputs changed: the blocks that they had finished are removed");
+    }
     Ok(ChainStart::Parts(chain, work))
 }
 

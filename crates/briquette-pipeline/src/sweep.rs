@@ -3,10 +3,12 @@
 //! A sweep has one sensitivity measurement, a batch of jobs, and a page of quality against bytes.
 
 use crate::batch::{self, BatchOptions, Jobs};
-use crate::report::{BatchReport, JobResult, to_json};
+use crate::contents::InputHasher;
+use crate::report::{BatchReport, JobResult, SensitivityReport, to_json};
 use crate::run::check_build;
 use crate::sensitivity::{find, is_found_so, open_tensors};
 use briquette_core::{Error, ErrorKind, Remedy, Result, shown_path};
+use briquette_formats::draft::FileLock;
 use briquette_formats::{InputFile, draft, limits, presence};
 use briquette_recipe::jobs::{sizes, sweep as jobs_of};
 use briquette_recipe::raw::RawRecipe;
@@ -14,7 +16,10 @@ use briquette_recipe::{Recipe, paths};
 use briquette_writer::{RunOptions, Workers};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The time between two tries to take a lock.
+const WAIT: Duration = Duration::from_millis(100);
 
 /// A recipe with a budget, and its sizes.
 #[derive(Debug, Clone)]
@@ -76,23 +81,42 @@ pub fn sweep(
     let path = output.join("sweep.toml");
     let also: Vec<PathBuf> =
         request.also.iter().map(std::path::absolute).collect::<std::io::Result<_>>().map_err(path_error)?;
+    let locks = batch::lock(&path, &output, how.shard)?;
     put(&path, jobs_of(&raw, &output, &sizes, &also)?.as_bytes(), options.force)?;
     losses.map_or(Ok(()), |losses| measure(&recipe, &losses, options)).map_err(|error| unmeasured(error, &path))?;
-    batch::run_since(started, &Jobs::from_file(&path)?, how, options, each)
+    batch::run_locked((started, locks), &Jobs::from_file(&path)?, how, options, each)
 }
 
-/// Measures the sensitivities and writes them, unless the file already has them.
+/// Measures the sensitivities and writes them, unless the file already has them. Shards wait for each other.
 fn measure(recipe: &Recipe, path: &Path, options: &RunOptions) -> Result<()> {
     let Some(how) = recipe.budget.as_ref().map(|budget| &budget.sensitivity) else { return Ok(()) };
-    if !options.force && is_found_so(path, recipe, how) {
+    let checkpoint = crate::open::model(recipe)?;
+    let contents = InputHasher::default().of_recipe(recipe, &checkpoint, &options.stop)?;
+    let is_measured = |key: &str| ["model.path", "calibration.data"].contains(&key);
+    let contents = contents.iter().filter(|(key, _)| is_measured(key));
+    let contents = contents.map(|(key, hash)| (key.clone(), hash.to_string())).collect();
+    let _alone = lock_of(path, options)?;
+    if !options.force && is_found_so(path, how, &contents) {
         return Ok(());
     }
-    let checkpoint = crate::open::model(recipe)?;
     let plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
     let open = open_tensors(&plan, None, &BTreeMap::new(), &checkpoint, &Workers::new(options)?)?;
     let found = find(recipe, how, &open, &checkpoint, options)?;
     options.progress.end();
-    draft::replace_file(path, &to_json(&found)?)
+    draft::replace_file(path, &to_json(&SensitivityReport { contents, ..found })?)
+}
+
+/// Waits for the lock of a file of sensitivities.
+fn lock_of(path: &Path, options: &RunOptions) -> Result<FileLock> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let lock = path.with_file_name(format!(".{name}.lock"));
+    loop {
+        match FileLock::alone(&lock)? {
+            Some(lock) => return Ok(lock),
+            None => options.stop.check()?,
+        }
+        std::thread::sleep(WAIT);
+    }
 }
 
 /// Adds the remaining files to the error of a sweep that was stopped before its first job.

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// How many levels of directories are searched for files to copy.
 const MAX_DEPTH: usize = 3;
+/// The settings of images, which a run of the model reads.
+const IMAGE_SETTINGS: &str = "preprocessor_config.json";
 /// Extensions of weight files, which are never copied.
 const WEIGHT_EXTENSIONS: [&str; 14] =
     ["safetensors", "bin", "pt", "pth", "ckpt", "bpk", "gguf", "h5", "msgpack", "onnx", "ot", "tflite", "npz", "mpk"];
@@ -53,6 +55,22 @@ pub fn companions_of(directory: &Path) -> Result<Companions> {
     collect(directory, Path::new(""), MAX_DEPTH, &modules, &mut found)?;
     found.taken.sort();
     found.left.sort();
+    Ok(found)
+}
+
+/// Lists the files of a directory that belong to a weight file of it that was given by its own path: how images are prepared.
+///
+/// # Errors
+/// See [`companions_of`].
+pub fn companions_beside(directory: &Path) -> Result<Companions> {
+    let (mut found, relative) = (Companions::default(), Path::new(IMAGE_SETTINGS));
+    let path = directory.join(relative);
+    if let Some(metadata) = presence::metadata(&path)?.filter(std::fs::Metadata::is_file) {
+        match reason_to_leave(directory, relative, &metadata, path.is_symlink())? {
+            Some(reason) => found.left.push((relative.to_path_buf(), reason)),
+            None => found.taken.push(relative.to_path_buf()),
+        }
+    }
     Ok(found)
 }
 

@@ -10,6 +10,7 @@ use crate::run::run_of_batch;
 use crate::staged::OfBatch;
 use crate::{identity, verify};
 use briquette_core::{Error, Result};
+use briquette_formats::draft::FileLock;
 use briquette_formats::{contained, draft, json, limits, manifest, presence};
 use briquette_recipe::Recipe;
 use briquette_writer::context::{RunOptions, Workers};
@@ -41,12 +42,22 @@ pub fn run(
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
-    run_since(Instant::now(), jobs, how, options, each)
+    let locks = lock(&jobs.path, &jobs.directory, how.shard)?;
+    run_locked((Instant::now(), locks), jobs, how, options, each)
 }
 
-/// Implements [`run`] with a report that counts time from `started`.
-pub(crate) fn run_since(
-    started: Instant,
+/// Locks the jobs of a file against other processes while the returned locks live.
+///
+/// # Errors
+/// - Refused: another process runs these jobs.
+/// - Io: a lock file cannot be created.
+pub(crate) fn lock(path: &Path, directory: &Path, shard: Shard) -> Result<Vec<FileLock>> {
+    BatchFiles::of(path, directory, shard)?.lock()
+}
+
+/// Implements [`run`] for locked jobs, with a report that counts time from `started`.
+pub(crate) fn run_locked(
+    (started, _locks): (Instant, Vec<FileLock>),
     jobs: &Jobs,
     how: &BatchOptions,
     options: &RunOptions,
@@ -54,7 +65,6 @@ pub(crate) fn run_since(
 ) -> Result<BatchReport> {
     let beside = BatchFiles::of(&jobs.path, &jobs.directory, how.shard)?;
     let also = jobs.also.iter().map(|output| other(output)).collect::<Result<Vec<_>>>()?;
-    let _locks = beside.lock()?;
     if !how.resume && !options.force {
         check_is_first(&beside)?;
     }

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// The file with the recipe and content hashes of the parts.
 const RECIPE: &str = "recipe.json";
+/// The same of the blocks that the last stages have finished.
+const BLOCKS: &str = "blocks.json";
 
 /// The directory of finished parts beside an output.
 #[derive(Debug)]
@@ -43,10 +45,25 @@ impl Work {
     pub(super) fn begin(&self, now: &Value, force: bool) -> Result<()> {
         if !self.is_of(now, force)? {
             self.clear()?;
-            let text = serde_json::to_vec_pretty(now).map_err(|error| Error::bug(format!("the recipe: {error}")))?;
-            draft::replace_file(&self.directory.join(RECIPE), &text)?;
+            write(&self.directory.join(RECIPE), now)?;
         }
         Ok(())
+    }
+
+    /// Removes the blocks that the last stages of another recipe have finished, after `n_parts` parts. Returns whether there were any.
+    pub(super) fn begin_blocks(&self, n_parts: usize, now: &Value) -> Result<bool> {
+        let (path, blocks) = (self.directory.join(BLOCKS), self.part(n_parts, Self::SOLVED));
+        let before = InputFile::open(&path).and_then(|file| file.read_all(limits::MAX_JSON_BYTES));
+        let before: Option<Value> = before.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        if before.as_ref() == Some(now) {
+            return Ok(false);
+        }
+        let had_blocks = presence::exists(&blocks)?;
+        if had_blocks {
+            std::fs::remove_dir_all(&blocks).map_err(|error| Error::io("cannot remove", &blocks, error))?;
+        }
+        write(&path, now)?;
+        Ok(had_blocks)
     }
 
     /// Returns whether the directory belongs to this run. Refuses another run's training unless `force` is set.
@@ -144,6 +161,11 @@ impl Work {
     }
 }
 
+fn write(path: &Path, identity: &Value) -> Result<()> {
+    let text = serde_json::to_vec_pretty(identity).map_err(|error| Error::bug(format!("the recipe: {error}")))?;
+    draft::replace_file(path, &text)
+}
+
 /// Returns the kinds of stages that work on a whole model. Directories of finished parts have their names.
 fn whole_kinds() -> impl Iterator<Item = StageKind> {
     StageKind::ALL.into_iter().filter(|kind| kind.is_whole())
@@ -171,7 +193,7 @@ pub(super) fn check_is_ours(directory: &Path) -> Result<()> {
         };
         // A draft has the name of its part with a leading dot.
         let part = draft::target_of_draft(&name).unwrap_or(&name);
-        if ![RECIPE, published::FILE, draft::MARK].contains(&part) && !is_part(part) {
+        if ![RECIPE, BLOCKS, published::FILE, draft::MARK].contains(&part) && !is_part(part) {
             let message = "is not a file of a run; move it, or choose another output";
             return Err(Error::refused(message).at(entry.path().display()));
         }
@@ -205,7 +227,7 @@ mod tests {
         for name in ["1-compress", "2-distill", "12-training", ".1-distill.partial-77-0"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
-        for name in ["recipe.json", ".recipe.json.partial-77-0", "published.json"] {
+        for name in ["recipe.json", ".recipe.json.partial-77-0", "blocks.json", "published.json"] {
             std::fs::write(dir.path().join(name), "{}").unwrap();
         }
         check_is_ours(dir.path()).unwrap();

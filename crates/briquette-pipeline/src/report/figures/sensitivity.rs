@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The sensitivity of each tensor: the file that `briquette sensitivity` writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -16,6 +17,9 @@ pub struct SensitivityReport {
     pub model: String,
     /// The fingerprint of the model.
     pub fingerprint: String,
+    /// A hash of each input of the recipe that was measured, by its key. Only sweeps have them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub contents: BTreeMap<String, String>,
     /// How losses were found: gradient, measured or relative.
     pub how: String,
     /// The unit of losses.

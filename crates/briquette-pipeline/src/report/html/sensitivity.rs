@@ -169,6 +169,7 @@ mod tests {
             producer: "briquette".into(),
             model: "models/<b>".into(),
             fingerprint: "00".into(),
+            contents: Default::default(),
             how: "gradient".into(),
             unit: "nats".into(),
             loss: None,
