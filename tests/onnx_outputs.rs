@@ -273,3 +273,43 @@ fn codes_of_nodes_are_decoded_or_refused_but_never_taken_for_weights() {
         }
     }
 }
+
+/// The types of the float tensors of a model whose names `n/model.onnx` has too.
+fn float_types(sandbox: &Sandbox, model: &str) -> Vec<DType> {
+    let names = |model: &str| Checkpoint::open(&sandbox.path(model)).unwrap();
+    let (original, found) = (names("n"), names(model));
+    let is_known = |name: &str| original.tensors().iter().any(|info| info.name.as_str() == name);
+    let floats = found.tensors().iter().filter(|info| info.dtype.is_weight() && is_known(&info.name));
+    floats.map(|info| info.dtype).collect()
+}
+
+#[test]
+fn cast_weights_get_the_types_of_the_network_again() {
+    let sandbox = digits();
+    sandbox.ok("export digits --to onnx --cast f16 -o half");
+    for (model, flags, dtype) in [
+        ("n", "--cast f16", DType::F32),
+        ("n", "--quantize int8 --cast bf16", DType::F32),
+        ("n", "--quantize int4-g8 --quantize-roles linear --cast f16", DType::F32),
+        ("half", "--cast f32", DType::F16),
+        ("half", "--quantize int4-g16", DType::F16),
+        ("half", "--quantize int8-g16 --quantize-roles linear", DType::F16),
+    ] {
+        sandbox.ok(&format!("compress {model} --format briquette {flags} -o coded --force"));
+        sandbox.ok("export coded --to onnx -o x --force");
+        let types = float_types(&sandbox, "x");
+        assert!(!types.is_empty() && types.iter().all(|found| *found == dtype), "{model} {flags}: {types:?}");
+        let [own, expected] = ["x", "coded"].map(|model| metrics(&sandbox, model)["kl"].as_f64().unwrap());
+        assert!((own - expected).abs() < 2e-3, "{model} {flags}: {own} and {expected}");
+    }
+}
+
+#[test]
+fn copies_of_a_file_have_the_settings_beside_it() {
+    let sandbox = digits();
+    sandbox.ok("compress n/model.onnx --quantize int8 -o copy");
+    sandbox.ok("compress n --format onnx --quantize int8 -o expected");
+    assert!(sandbox.path("copy/config.json").exists());
+    sandbox.ok("verify copy");
+    assert_eq!(metrics(&sandbox, "copy"), metrics(&sandbox, "expected"));
+}

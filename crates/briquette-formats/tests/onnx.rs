@@ -34,8 +34,8 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 /// The weights of a model, whose elements come from elsewhere.
 fn weights(checkpoint: &Checkpoint) -> BTreeMap<String, StreamedWeight> {
     let weight = |(index, info): (usize, &TensorInfo)| {
-        let dtype = OnnxType::try_from(info.dtype).ok()?;
-        Some((info.name.to_string(), (index, dtype, (*info.shape).clone())))
+        OnnxType::try_from(info.dtype).ok()?;
+        Some((info.name.to_string(), (index, (*info.shape).clone())))
     };
     checkpoint.tensors().iter().enumerate().filter_map(weight).collect()
 }

@@ -17,7 +17,7 @@ pub use verify::{OnnxVerified, is_onnx_output, verify_onnx};
 
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::onnx_write::{
-    LARGEST_FILE, MODEL_FILE, OnnxData, OnnxModel, OnnxTensor, OnnxValue, check_onnx, write_onnx,
+    LARGEST_FILE, MODEL_FILE, OnnxData, OnnxModel, OnnxTensor, OnnxType, OnnxValue, check_onnx, write_onnx,
 };
 use briquette_formats::{
     ActivationGrids, Checkpoint, Choice, Draft, InputFile, TensorSource, companions, model_config, model_dir, presence,
@@ -129,9 +129,7 @@ pub fn export(request: &OnnxRequest, options: &RunOptions) -> Result<OnnxExport>
         return Err(draft.explain(at_model(Error::config(message))));
     }
     network.model.metadata.extend(metadata(&checkpoint, request)?);
-    // The nodes of a file depend on its own types, and its f16 weights are named so.
-    let float = if checkpoint.network_file().is_some() { OnnxFloat::F32 } else { request.float };
-    let reader = WeightReader::new(&checkpoint, &network, float, codes.as_deref())?;
+    let reader = WeightReader::new(&checkpoint, &network, codes.as_deref())?;
     let written = fill(&draft, &checkpoint, &network, &reader, request, options);
     let found = written.map_err(|error| draft.explain(error))?;
     draft.publish()?;
@@ -285,8 +283,10 @@ fn fill(
     let OnnxNetwork { model, weights, .. } = network;
     let n_bytes = streamed(model).map(OnnxTensor::n_bytes).sum::<Result<u64>>()?;
     options.progress.begin("write", n_bytes);
+    let types: BTreeMap<usize, OnnxType> =
+        streamed(model).filter_map(|tensor| Some((place(tensor)?, tensor.dtype))).collect();
     let written = write_onnx(model, draft, request.largest_file, &mut |index, to| {
-        reader.stream(weights[index], &mut |bytes| {
+        reader.stream(weights[index], types[&index], &mut |bytes| {
             options.progress.advance(bytes.len() as u64);
             check_stop().and_then(|()| to(bytes))
         })
@@ -322,7 +322,12 @@ fn names(values: &[OnnxValue]) -> Vec<String> {
 }
 
 fn streamed(model: &OnnxModel) -> impl Iterator<Item = &OnnxTensor> {
-    model.tensors.iter().filter(|tensor| matches!(tensor.data, OnnxData::Streamed(_)))
+    model.tensors.iter().filter(|tensor| place(tensor).is_some())
+}
+
+/// Returns the place of a streamed tensor among the weights.
+fn place(tensor: &OnnxTensor) -> Option<usize> {
+    if let OnnxData::Streamed(index) = tensor.data { Some(index) } else { None }
 }
 
 /// Marks the directory as an output of Briquette, which may be replaced and verified.

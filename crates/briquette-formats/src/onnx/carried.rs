@@ -12,7 +12,7 @@ use crate::onnx_write::{
     CarriedModel, CarriedNode, OnnxAttribute, OnnxData, OnnxModel, OnnxNode, OnnxTensor, OnnxType, OnnxValue,
     WireMessage,
 };
-use briquette_core::{Result, Shape};
+use briquette_core::{Error, Result, Shape};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -24,8 +24,8 @@ const MAX_ELEMENTS: usize = 64;
 /// Deepest nesting of calls that become nodes.
 const MAX_CALLS: usize = 16;
 
-/// A weight whose elements come from elsewhere: its index there, its type and its shape.
-pub type StreamedWeight = (usize, OnnxType, Shape);
+/// A weight whose elements come from elsewhere: its index there, and its shape. Its type is that of the file, as other nodes expect.
+pub type StreamedWeight = (usize, Shape);
 
 /// Reads a model for writing. `weights` are the tensors whose elements are streamed, by name.
 ///
@@ -33,6 +33,7 @@ pub type StreamedWeight = (usize, OnnxType, Shape);
 /// with products or look-ups become the nodes of the functions, so that their weights may be replaced.
 ///
 /// # Errors
+/// - Config: a weight has a type that is not written.
 /// - Input: the model is damaged, or what it has beside weights is too large.
 /// - Io: a file cannot be read.
 pub fn carried_model(file: &InputFile, weights: &BTreeMap<String, StreamedWeight>) -> Result<OnnxModel> {
@@ -131,7 +132,7 @@ impl CarriedReader<'_, '_> {
 
     fn tensor(&mut self, span: Range<u64>) -> Result<()> {
         let tensor = Tensor::read(&mut self.copy.from, span.clone())?;
-        if self.streamed(&tensor.name) {
+        if self.streamed(&tensor.name, &tensor)? {
             return Ok(());
         }
         let dtype = OnnxType::numbered(tensor.data_type);
@@ -154,20 +155,24 @@ impl CarriedReader<'_, '_> {
         Ok(())
     }
 
-    /// Adds a weight that comes from elsewhere; returns whether it is one.
-    fn streamed(&mut self, name: &str) -> bool {
-        let Some((index, dtype, shape)) = self.weights.get(name) else { return false };
+    /// Adds a weight that comes from elsewhere instead of a tensor of the file; returns whether it is one.
+    fn streamed(&mut self, name: &str, tensor: &Tensor) -> Result<bool> {
+        let Some((index, shape)) = self.weights.get(name) else { return Ok(false) };
         let (data, shape) = (OnnxData::Streamed(*index), shape.0.clone());
-        self.found.tensors.push(OnnxTensor { name: name.into(), dtype: *dtype, shape, data });
-        true
+        let dtype = OnnxType::numbered(tensor.data_type).ok_or_else(|| {
+            let number = tensor.data_type;
+            Error::config(format!("found element type {number}, expected floats or integers of a known type")).at(name)
+        })?;
+        self.found.tensors.push(OnnxTensor { name: name.into(), dtype, shape, data });
+        Ok(true)
     }
 
     /// Adds a node, or the nodes of the function that it calls. `scope` is the call around it, and `depth` counts calls.
     fn node(&mut self, span: Range<u64>, scope: Option<&CallScope>, depth: usize) -> Result<()> {
         let mut node = Node::read(&mut self.copy.from, span.clone(), 0)?;
         if scope.is_none()
-            && let Some((name, _)) = constant(&node)
-            && self.streamed(name)
+            && let Some((name, tensor)) = constant(&node)
+            && self.streamed(name, tensor)?
         {
             return Ok(());
         }

@@ -5,14 +5,13 @@ use crate::graph::{Weight, WeightId};
 use crate::onnx::ImportedGraph;
 use briquette_core::{OutputAxis, Result};
 use briquette_formats::onnx::carried_model;
-use briquette_formats::onnx_write::OnnxType;
 use briquette_formats::{InputFile, TensorInfo};
 use std::collections::BTreeMap;
 
 /// Returns the network of a file. `imported` is its graph, and `tensors` has the weights.
 ///
 /// # Errors
-/// - Config: a weight has a type that ONNX does not get.
+/// - Config: a weight has a type that is not written.
 /// - Input: the file is damaged.
 /// - Io: a file cannot be read.
 pub fn file_network(file: &InputFile, imported: ImportedGraph, tensors: &[TensorInfo]) -> Result<OnnxNetwork> {
@@ -26,7 +25,7 @@ pub fn file_network(file: &InputFile, imported: ImportedGraph, tensors: &[Tensor
             graph.weights.push(unused(info));
             WeightId(graph.weights.len() - 1)
         });
-        streamed.insert(name, (weights.len(), OnnxType::try_from(info.dtype)?, (*info.shape).clone()));
+        streamed.insert(name, (weights.len(), (*info.shape).clone()));
         weights.push(OnnxWeight { weight, bytes: WeightBytes::Stored });
     }
     Ok(OnnxNetwork { model: carried_model(file, &streamed)?, weights, graph, values: names })

@@ -24,11 +24,12 @@ pub(super) fn write(
     if let Some(grids) = grids {
         draft.write_file(Path::new(activation_grids::FILE_NAME), &grids.to_bytes())?;
     }
-    if let Some(network) = network_of(plan, checkpoint)? {
-        for (name, bytes) in onnx_network::files(checkpoint, network)? {
-            draft.write_file(&name, &bytes)?;
-        }
-    }
+    let beside = match network_of(plan, checkpoint)? {
+        Some(network) => onnx_network::files(checkpoint, network)?,
+        None if plan.profile.is_in_place() => onnx_network::settings(checkpoint)?,
+        None => Vec::new(),
+    };
+    beside.iter().try_for_each(|(name, bytes)| draft.write_file(name, bytes))?;
     match config_of(plan, checkpoint, manifest)? {
         Some(config) => draft.write_file(Path::new(model_config::FILE_NAME), &config),
         None => Ok(()),

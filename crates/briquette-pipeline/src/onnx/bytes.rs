@@ -4,9 +4,10 @@ use super::pack::{ByteSink, copy_columns, packed, paired, transpose_in_parts, tr
 use super::weight_values::CodeSource;
 use briquette_core::rows::{from_f32, to_f32};
 use briquette_core::{DType, Error, GridKind, Grouping, Result};
+use briquette_formats::onnx_write::OnnxType;
 use briquette_formats::stored::DecodeBuffers;
 use briquette_formats::{Checkpoint, StoredDir, StoredTensor, TensorInfo, TensorSource};
-use briquette_graph::to_onnx::{OnnxFloat, OnnxNetwork, OnnxWeight, WeightBytes};
+use briquette_graph::to_onnx::{OnnxNetwork, OnnxWeight, WeightBytes};
 use briquette_graph::{Graph, WeightId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,7 +21,6 @@ pub(super) struct WeightReader<'a> {
     graph: &'a Graph,
     /// The place of each tensor in the checkpoint.
     places: BTreeMap<&'a str, usize>,
-    float: DType,
     codes: Option<&'a dyn CodeSource>,
 }
 
@@ -29,7 +29,6 @@ impl<'a> WeightReader<'a> {
     pub(super) fn new(
         checkpoint: &'a Checkpoint,
         OnnxNetwork { graph, weights, .. }: &'a OnnxNetwork,
-        float: OnnxFloat,
         codes: Option<&'a dyn CodeSource>,
     ) -> Result<Self> {
         let tensors = checkpoint.tensors();
@@ -39,32 +38,34 @@ impl<'a> WeightReader<'a> {
         if let Some(name) = names.into_iter().find(|name| !places.contains_key(name)) {
             return Err(Error::bug("the checkpoint lacks this tensor").at(name));
         }
-        let float = if float == OnnxFloat::F16 { DType::F16 } else { DType::F32 };
-        Ok(Self { checkpoint, graph, places, float, codes })
+        Ok(Self { checkpoint, graph, places, codes })
     }
 
-    /// Passes all bytes of a streamed tensor to `to`, in order.
-    pub(super) fn stream(&self, OnnxWeight { weight, bytes }: OnnxWeight, to: &mut ByteSink) -> Result<()> {
-        let name = &self.graph.weights[weight.0].name;
+    /// Passes all bytes of a streamed tensor to `to`, in order. Floats get the type that the tensor has in the network.
+    pub(super) fn stream(
+        &self,
+        OnnxWeight { weight, bytes }: OnnxWeight,
+        dtype: OnnxType,
+        to: &mut ByteSink,
+    ) -> Result<()> {
+        let (name, float) = (&self.graph.weights[weight.0].name, float_of(dtype));
         if let Some(codes) = self.codes
             && codes.stream(name, bytes, to)?
         {
             return Ok(());
         }
         let passed = match bytes {
-            WeightBytes::Stored => self.stored_elements(weight, to),
-            WeightBytes::Floats => self.floats(weight, self.float, to),
-            WeightBytes::HalfFloats => self.floats(weight, DType::F16, to),
-            WeightBytes::TransposedFloats => self.transposed_floats(weight, to),
+            WeightBytes::Stored => self.stored_elements(weight, dtype, to),
+            WeightBytes::Floats | WeightBytes::HalfFloats => self.floats(weight, float, to),
+            WeightBytes::TransposedFloats => self.transposed_floats(weight, float, to),
             WeightBytes::Codes => self.codes(weight, to),
             WeightBytes::TransposedCodes => self.transposed_codes(weight, to),
-            WeightBytes::RowScales => self.row_scales(weight, DType::F32, to),
-            WeightBytes::HalfRowScales => self.row_scales(weight, DType::F16, to),
+            WeightBytes::RowScales | WeightBytes::HalfRowScales => self.row_scales(weight, float, to),
             WeightBytes::Blocks => self.blocks(weight, to),
             WeightBytes::TransposedBlocks => self.transposed_blocks(weight, to),
-            WeightBytes::TransposedBlockScales => self.transposed_block_scales(weight, to),
+            WeightBytes::TransposedBlockScales => self.transposed_block_scales(weight, float, to),
             WeightBytes::TransposedBlockZeros => self.transposed_block_zeros(weight, to),
-            WeightBytes::BlockScales => self.block_scales(weight, to),
+            WeightBytes::BlockScales => self.block_scales(weight, float, to),
             WeightBytes::BlockZeros => self.block_zeros(weight, to),
             WeightBytes::InputScales => self.input_scales(weight, to),
         };
@@ -82,10 +83,13 @@ impl<'a> WeightReader<'a> {
         Ok((index, stored, &stored.tensors[index]))
     }
 
-    /// The elements in the tensor's own type.
-    fn stored_elements(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
+    /// The elements of a tensor of an ONNX file: floats may have another type in the checkpoint, as after a cast.
+    fn stored_elements(&self, weight: WeightId, dtype: OnnxType, to: &mut ByteSink) -> Result<()> {
         let (index, info) = self.tensor(weight);
-        self.pieces(index, info, &mut |bytes| to(bytes))
+        match OnnxType::try_from(info.dtype)? == dtype {
+            true => self.pieces(index, info, &mut |bytes| to(bytes)),
+            false => self.floats(weight, float_of(dtype), to),
+        }
     }
 
     fn floats(&self, weight: WeightId, float: DType, to: &mut ByteSink) -> Result<()> {
@@ -106,14 +110,14 @@ impl<'a> WeightReader<'a> {
         Ok(())
     }
 
-    fn transposed_floats(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
+    fn transposed_floats(&self, weight: WeightId, float: DType, to: &mut ByteSink) -> Result<()> {
         let (index, info) = self.tensor(weight);
         let (n_rows, n_cols) = (info.shape.0[0], info.shape.0.get(1).copied().unwrap_or(1));
         let width = info.dtype.n_bits() / 8;
         if !self.checkpoint.reads_ranges(index) {
             let mut bytes = vec![0; info.n_bytes()];
             self.checkpoint.read(index, 0, &mut bytes)?;
-            return to(&converted(&transposed(&bytes, &[n_rows, n_cols], width), info.dtype, self.float)?);
+            return to(&converted(&transposed(&bytes, &[n_rows, n_cols], width), info.dtype, float)?);
         }
         let fill = |columns: Range<usize>, out: &mut [u8]| match self.checkpoint.stored().is_some() {
             true => {
@@ -125,9 +129,7 @@ impl<'a> WeightReader<'a> {
                 rows.into_iter().try_for_each(|(row, out)| self.checkpoint.read(index, start(row), out))
             }
         };
-        transpose_in_parts([n_rows, n_cols], width, &mut { fill }, &mut |part| {
-            to(&converted(part, info.dtype, self.float)?)
-        })
+        transpose_in_parts([n_rows, n_cols], width, &mut { fill }, &mut |part| to(&converted(part, info.dtype, float)?))
     }
 
     /// Reads bytes `columns` of every row, of a tensor whose rows are decoded many at once.
@@ -198,11 +200,11 @@ impl<'a> WeightReader<'a> {
         self.transposed_codes(weight, &mut |part| to(&paired(bytemuck::cast_slice(part), bits)))
     }
 
-    fn transposed_block_scales(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
+    fn transposed_block_scales(&self, weight: WeightId, float: DType, to: &mut ByteSink) -> Result<()> {
         let (index, stored, tensor) = self.stored(weight)?;
         let n_rows = tensor.rows().n_rows;
         let scales: Vec<f32> = stored.affines(index, 0..n_rows)?.iter().map(|affine| affine.scale).collect();
-        to(&of_values(&transposed_values(&scales, &[n_rows, scales.len() / n_rows.max(1)]), self.float)?)
+        to(&of_values(&transposed_values(&scales, &[n_rows, scales.len() / n_rows.max(1)]), float)?)
     }
 
     fn transposed_block_zeros(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
@@ -213,10 +215,10 @@ impl<'a> WeightReader<'a> {
         to(&paired(bytemuck::cast_slice(&turned), bits))
     }
 
-    fn block_scales(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
+    fn block_scales(&self, weight: WeightId, float: DType, to: &mut ByteSink) -> Result<()> {
         let (index, stored, tensor) = self.stored(weight)?;
         let affines = stored.affines(index, 0..tensor.rows().n_rows)?;
-        to(&of_values(&affines.iter().map(|affine| affine.scale).collect::<Vec<f32>>(), self.float)?)
+        to(&of_values(&affines.iter().map(|affine| affine.scale).collect::<Vec<f32>>(), float)?)
     }
 
     fn block_zeros(&self, weight: WeightId, to: &mut ByteSink) -> Result<()> {
@@ -255,6 +257,16 @@ pub(super) fn for_each_code_rows(
     Ok(())
 }
 
+/// Returns the type of a tensor with floats.
+fn float_of(dtype: OnnxType) -> DType {
+    match dtype {
+        OnnxType::F16 => DType::F16,
+        OnnxType::BF16 => DType::BF16,
+        OnnxType::F64 => DType::F64,
+        _ => DType::F32,
+    }
+}
+
 /// Converts the bytes of floats to another type.
 fn converted(bytes: &[u8], dtype: DType, to: DType) -> Result<Vec<u8>> {
     if dtype == to {
@@ -269,7 +281,8 @@ fn converted(bytes: &[u8], dtype: DType, to: DType) -> Result<Vec<u8>> {
 fn of_values(values: &[f32], to: DType) -> Result<Vec<u8>> {
     let overflows = |value: &&f32| value.is_finite() && !briquette_core::rows::fits(**value, to);
     if let Some(value) = values.iter().find(overflows) {
-        let message = format!("found {value}, which is infinity in {to}; export without --cast");
+        let message =
+            format!("found {value}, which is infinity in {to}; export without --cast, or compress without it");
         return Err(Error::refused(message));
     }
     Ok(bytes_of(values, to))

@@ -4,7 +4,7 @@ use super::headed::{HeadedModel, SmallerModel};
 use super::shrink::ShrinkPlan;
 use crate::onnx::{OnnxRequest, export};
 use briquette_formats::onnx::{Skeleton, StreamedWeight, carried_model};
-use briquette_formats::onnx_write::{LARGEST_FILE, OnnxType, write_onnx};
+use briquette_formats::onnx_write::{LARGEST_FILE, write_onnx};
 use briquette_formats::{Checkpoint, Draft, InputFile, TensorInfo, TensorSource};
 use briquette_graph::Config;
 use briquette_graph::onnx::InputDims;
@@ -93,7 +93,7 @@ fn write_smaller(path: &Path, directory: &Path, before: &HeadedModel, smaller: &
     let network = directory.join("network.onnx");
     std::fs::write(&network, smaller.model.network.as_ref().unwrap().as_slice()).unwrap();
     let weight = |(index, info): (usize, &TensorInfo)| -> (String, StreamedWeight) {
-        (info.name.to_string(), (index, OnnxType::try_from(info.dtype).unwrap(), (*info.shape).clone()))
+        (info.name.to_string(), (index, (*info.shape).clone()))
     };
     let infos = smaller.model.infos.iter().enumerate();
     let weights = infos.filter(|(_, info)| info.dtype.is_weight()).map(weight).collect();

@@ -3,7 +3,7 @@
 use briquette_core::{Error, Result};
 use briquette_formats::draft::ScratchFile;
 use briquette_formats::onnx::{MAX_NETWORK_BYTES, StreamedWeight, carried_model};
-use briquette_formats::onnx_write::{OnnxType, encode_network};
+use briquette_formats::onnx_write::encode_network;
 use briquette_formats::{InputFile, TensorInfo};
 use briquette_graph::onnx::{InputDims, import};
 use briquette_graph::op::{Op, Primitive};
@@ -43,7 +43,7 @@ pub(super) fn first_unknown<'a>(graph: &'a Graph, other: &Graph) -> Option<&'a s
 /// `before` are its tensors, and `graph` its graph. `other` as in [`with_extents`]. The caller compares the graph of the result with `smaller`.
 ///
 /// # Errors
-/// - Config: a tensor has a type that ONNX does not get.
+/// - Config: a tensor has a type that is not written.
 /// - Io: a temporary file cannot be written.
 pub(super) fn with_tensors(
     network: &[u8],
@@ -54,7 +54,7 @@ pub(super) fn with_tensors(
     let is_changed = |(old, new): &(&TensorInfo, &TensorInfo)| old.shape != new.shape;
     let mut weights: BTreeMap<String, StreamedWeight> = BTreeMap::new();
     for (index, (_, info)) in before.iter().zip(after).filter(is_changed).enumerate() {
-        weights.insert(info.name.to_string(), (index, OnnxType::try_from(info.dtype)?, (*info.shape).clone()));
+        weights.insert(info.name.to_string(), (index, (*info.shape).clone()));
     }
     let mut model = carried_model(&opened(network)?, &weights)?;
     // The file may declare shapes that values no longer have.
