@@ -369,3 +369,18 @@ fn training_after_a_budget_keeps_its_step_sizes_and_its_size() {
         sandbox.run("distill bad.toml --device cpu --force").assert_fails(2, &[phrase]);
     }
 }
+
+#[cfg(feature = "model")]
+#[test]
+fn a_budget_after_a_pruned_and_trained_model_belongs_to_the_last_stages() {
+    let recipe = crate::distill::RECIPE.replace("scheme = \"int8\"", "scheme = \"step\"");
+    let sandbox = crate::distill::digits(&format!(
+        "{}[budget]\nbits = 3.0\n",
+        recipe.replace("accuracy = 0.9", "accuracy = 0.3")
+    ));
+    sandbox.ok("plan recipe.toml");
+    let report = sandbox.json("distill recipe.toml --quiet");
+    let tensors = report["allocation"]["tensors"].as_array().unwrap();
+    let sum = |key: &str| tensors.iter().map(|tensor| tensor[key].as_f64().unwrap()).sum::<f64>();
+    assert!(8.0 * sum("bytes") <= 3.0 * sum("n_weights"), "{tensors:?}");
+}

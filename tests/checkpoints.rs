@@ -1,7 +1,7 @@
 //! PyTorch files with more than a state dict: the model is compressed, the other entries are listed.
 
 use crate::sandbox::Sandbox;
-use crate::weights::tensors_of;
+use crate::weights::{Tensor, safetensors_of, tensors_of};
 
 fn with(names: &[&str]) -> Sandbox {
     let sandbox = Sandbox::with("pt");
@@ -224,4 +224,18 @@ fn a_training_checkpoint_with_wrapped_names_can_be_evaluated() {
     assert_eq!(agreement(&format!("eval out --data {data} --against m")), 1.0);
     sandbox.run(&format!("eval m --data {data} --key optimiser")).assert_fails(2, &["one of", "\"model\""]);
     sandbox.run(&format!("eval digits --data {data} --key model")).assert_fails(2, &["only PyTorch files have keys"]);
+}
+
+#[cfg(feature = "model")]
+#[test]
+fn a_fold_is_compared_with_the_chosen_tensors_of_the_file() {
+    let sandbox = Sandbox::with("digits");
+    let renamed = |(name, tensor): (String, Tensor)| Tensor { name: format!("net.{name}"), ..tensor };
+    let tensors: Vec<Tensor> = tensors_of(&sandbox.path("digits")).into_iter().map(renamed).collect();
+    sandbox.write("named/model.safetensors", safetensors_of(&tensors));
+    sandbox.write("named/config.json", std::fs::read(sandbox.path("digits/config.json")).unwrap());
+    sandbox.ok("compress named --strip-prefix net. --fold batch-norm -o out");
+    sandbox.ok("compress digits --fold batch-norm -o expected");
+    let [found, expected] = ["out", "expected"].map(|out| tensors_of(&sandbox.path(out)));
+    assert!(found.len() == expected.len() && found.iter().all(|(name, tensor)| tensor.bytes == expected[name].bytes));
 }

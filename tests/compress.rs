@@ -29,6 +29,10 @@ fn lossy_methods_without_an_evaluation_warn() {
     );
     assert!(!pruned.contains("Rounded to"), "{pruned}");
     assert!(!remarks("--quantize int8").contains("not measured"));
+    // Frequent zeros take few bits where codes are entropy-coded.
+    assert!(!remarks("--prune 0.7 --quantize int8 --storage entropy").contains("saved no bytes"));
+    assert!(remarks("--prune 0.05 --quantize int8").contains("a mask of one bit for each weight would take more"));
+    assert!(remarks("--prune 0.4 --format dense").contains("Use the format briquette"));
     sandbox.ok("compress digits -o int4 --quantize int4");
     assert!(!sandbox.json("export int4 --to dense -o dense")["remarks"].to_string().contains("not measured"));
 }

@@ -109,3 +109,15 @@ fn codes_without_their_manifest_are_refused_as_a_file_and_as_a_directory() {
         sandbox.run("export out --to dense -o x").assert_fails(4, &["briquette.json", "restore that file"]);
     }
 }
+
+#[test]
+fn exports_of_compressed_models_are_not_called_damaged() {
+    let sandbox = Sandbox::with("digits");
+    sandbox.ok("compress digits -o coded --quantize int8");
+    sandbox.ok("export coded --to briquette --storage entropy -o entropy");
+    let exported = &["exported from a compressed model", "briquette diff"];
+    sandbox.run("verify entropy --against digits").assert_fails(2, exported);
+    sandbox.ok("diff entropy coded");
+    sandbox.ok("export coded --to dense -o dense");
+    sandbox.run("verify dense --against digits").assert_fails(4, &["it was exported from a compressed model"]);
+}

@@ -102,6 +102,17 @@ fn a_killed_training_of_scales_resumes_to_the_same_output() {
 }
 
 #[test]
+fn codes_of_another_format_are_not_resumed() {
+    let gate = "[gate]\nmax = { kl = 1e-9 }\n";
+    let sandbox = digits(&(recipe("int2-g8", "", "") + gate));
+    sandbox.run("distill recipe.toml --threads 1 --quiet").assert_fails(6, &["gate: kl"]);
+    sandbox.write("recipe.toml", recipe("int2-g8", "format = \"dense\"\n", ""));
+    sandbox
+        .run("distill recipe.toml --threads 1 --quiet")
+        .assert_fails(6, &["output.format was \"briquette\" and is \"dense\"", "--force"]);
+}
+
+#[test]
 fn rounded_inputs_and_a_budget_of_entropy_coded_steps_are_trained() {
     let sandbox = Sandbox::with("models/bert-tiny");
     copy(&repository().join("fixtures/models/sentences.txt"), &sandbox.path("text.txt"));
@@ -179,5 +190,23 @@ fn keys_that_do_not_fit_are_refused_in_one_line() {
     for (text, expected) in others {
         let sandbox = digits(&text);
         sandbox.run("distill recipe.toml").assert_fails(2, &[expected]);
+    }
+}
+
+#[test]
+fn scales_are_trained_after_other_parts() {
+    let whole = recipe("int4-g8", "", "");
+    let plain = "[[stage]]\nkind = \"distill\"\nloss = [{ kind = \"logits\", temperature = 1 }]\n";
+    for before in [
+        format!("[[stage]]\nkind = \"prune\"\nsparsity = 0.5\n{plain}"),
+        "[[stage]]\nkind = \"factorize\"\nbytes = 0.6\n".to_string(),
+    ] {
+        let quantize = "[[stage]]\nkind = \"quantize\"";
+        let sandbox = digits(&whole.replace(quantize, &format!("{before}{quantize}")));
+        sandbox.ok("plan recipe.toml");
+        let report = sandbox.json("distill recipe.toml --quiet");
+        let trained = report["trained"].as_array().unwrap().last().unwrap();
+        assert_eq!(trained["student"], "the scales of the model's codes", "{before}");
+        sandbox.ok("verify out");
     }
 }

@@ -112,6 +112,10 @@ pub(crate) fn check_sums(directory: &Path, workers: &Workers) -> Result<(usize, 
     Ok((sizes.len(), sizes.iter().sum()))
 }
 
+/// Why an output with codes, but without stages, cannot be recomputed.
+const EXPORTED: &str =
+    "it was exported from a compressed model, whose recipe it does not have; compare with `briquette diff`";
+
 /// Returns why an output of this recipe cannot be recomputed from the original alone, if so.
 fn why_not_again(recipe: &RawRecipe) -> Option<&'static str> {
     if recipe.has(StageKind::Distill) {
@@ -133,7 +137,7 @@ fn why_not_again(recipe: &RawRecipe) -> Option<&'static str> {
         return Some("its weights are folded, so they differ from those of the original; use `briquette eval`");
     }
     let why = "it was made with input statistics, which it does not contain; compare with `briquette diff`";
-    recipe.needs_statistics().then_some(why)
+    (recipe.needs_statistics() || recipe.has_static_activations()).then_some(why)
 }
 
 /// Runs the recipe of a manifest again on the original and compares the values of each tensor.
@@ -142,9 +146,12 @@ fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Pat
     let mut raw: RawRecipe = serde_json::from_value(manifest.recipe.clone()).map_err(|error| {
         Error::input(format!("the manifest's recipe is not valid: {error}; it was written by another version"))
     })?;
-    if let Some(why) = why_not_again(&raw) {
+    let has_codes = |stored: &StoredDir| stored.tensors.iter().any(|tensor| tensor.coding.codes.is_some());
+    let is_exported = raw.stage.is_empty() && has_codes(stored) && !checkpoint.stored().is_some_and(has_codes);
+    if let Some(why) = why_not_again(&raw).or(is_exported.then_some(EXPORTED)) {
         return Err(Error::config(why).at("--against"));
     }
+    let has_stages = !raw.stage.is_empty();
     raw.model.path = Some(original.to_path_buf());
     raw.output.path = Some(PathBuf::from("-"));
     raw.output.format = Some(manifest.profile.name().to_string());
@@ -159,8 +166,10 @@ fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Pat
     for (index, TensorInfo { name, .. }) in stored.infos.iter().enumerate() {
         let recomputed = recomputed.get(name.as_str()).map(|by_rows| stored.hash_of(index, *by_rows));
         if recomputed.is_none() || recomputed != stored.expected_hash(index) {
+            // A dense export of a compressed model has no codes.
+            let exported = if has_stages { "" } else { ", it was exported from a compressed model" };
             let message = format!(
-                "differs from what its recipe gives for {}; this is another original, or the output is damaged",
+                "differs from what its recipe gives for {}; this is another original{exported}, or the output is damaged",
                 original.display()
             );
             return Err(Error::input(message).at(format_args!("tensor {name:?}")));

@@ -67,10 +67,15 @@ pub(super) fn raw_recipe_of(
 
 /// Returns the error for calibration data or statistics that no method uses.
 fn idle(what: &What) -> Error {
-    let flag = if what.data.is_some() { "--data" } else { "--statistics" };
-    let message = "no method needs layer inputs; add --shrink, --fold smooth, awq or auto, --prune-method wanda, sparsegpt or admm, --range weighted, or \
-                   --round gptq";
-    Error::config(format!("{flag}: {message}"))
+    let methods = "--prune-method wanda, sparsegpt or admm, --range weighted, --round gptq, --column-scales, or --bias-correction";
+    Error::config(match what.data.is_some() {
+        true => format!(
+            "--data: no method needs layer inputs; add {methods}, a budget such as --bytes, or --quantize int8-static"
+        ),
+        false => {
+            format!("--statistics: no method needs layer inputs; add --shrink, --fold smooth, awq or auto, {methods}")
+        }
+    })
 }
 
 /// Returns the error for `--offload` without a run of the model.

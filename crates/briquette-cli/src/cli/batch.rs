@@ -77,8 +77,12 @@ pub(super) fn sweep(common: &Common, model: &Path, asked: &SweepArgs, what: &Wha
 
 /// Reports a failed job at once.
 fn complain(result: &JobResult) {
-    if let Some(error) = &result.error {
-        text::complain(&format!("error: job {:?}: {error}", result.job));
+    complain_of(&result.job, result.error.as_deref());
+}
+
+fn complain_of(job: &str, error: Option<&str>) {
+    if let Some(error) = error {
+        text::complain(&format!("error: job {job:?}: {error}"));
     }
 }
 
@@ -149,6 +153,9 @@ pub(super) fn plan(common: &Common, jobs: &Jobs) -> Result<u8> {
     let plans = batch::plan(jobs, &common.device)?;
     let rows = || plans.iter().map(plan_row).collect::<Vec<_>>();
     show(common, &plans, || Ok(table(&["job", "now", "predicted", "output or error"], &rows())))?;
+    for plan in &plans {
+        complain_of(&plan.job, plan.error.as_deref());
+    }
     Ok(if plans.iter().any(|plan| plan.error.is_some()) { 3 } else { 0 })
 }
 

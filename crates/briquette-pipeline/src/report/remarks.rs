@@ -4,6 +4,7 @@ use super::evidence::Evidence;
 use super::figures::{DistillReport, Report};
 use super::usual_loss;
 use briquette_core::Storage;
+use briquette_formats::OutputFormat;
 use briquette_writer::TensorPlan;
 
 /// Returns the warnings of a run.
@@ -31,13 +32,23 @@ pub(super) fn of(report: &Report, evidence: &Evidence) -> Vec<String> {
 fn useless_pruning_text(report: &Report, evidence: &Evidence) -> Option<String> {
     let mut pruned = evidence.plan.tensors.iter().filter(|tensor| tensor.prune.is_some()).peekable();
     pruned.peek()?;
-    let is_sparse = |tensor: &TensorPlan| evidence.layout.tensors.of(tensor.index()).coding.storage == Storage::Bitmask;
-    // Briquette's format would store zeros in one bit, but not the network of an ONNX model.
-    let advice =
-        if evidence.plan.profile.is_in_place() { "" } else { " Use the format briquette to store zeros in one bit." };
+    // Frequent zeros take few bits where codes are entropy-coded.
+    let is_smaller = |tensor: &TensorPlan| {
+        matches!(evidence.layout.tensors.of(tensor.index()).coding.storage, Storage::Bitmask | Storage::Entropy { .. })
+    };
+    if pruned.any(is_smaller) {
+        return None;
+    }
     let format = &report.format;
-    (!pruned.any(is_sparse))
-        .then(|| format!("Pruning saved no bytes: the format {format} stores zeros like other values.{advice}"))
+    let why = format!("Pruning saved no bytes: the format {format} stores zeros like other values.");
+    Some(match evidence.plan.profile {
+        OutputFormat::Briquette => {
+            "Pruning saved no bytes: a mask of one bit for each weight would take more than the zeros.".into()
+        }
+        // The network of an ONNX model cannot change its format.
+        profile if profile.is_in_place() => why,
+        _ => format!("{why} Use the format briquette to store zeros in one bit."),
+    })
 }
 
 /// Warns that the output may not load.

@@ -28,8 +28,14 @@ impl Transform for FactorizeStage {
     /// Takes the memory of the factors, and of one layer in f64 per thread.
     fn apply<'a>(&self, network: &Network<'a>, workers: &Workers) -> Result<Transformed<'a>> {
         let (recipe, checkpoint) = (network.recipe, network.checkpoint);
-        let plain =
-            Recipe { parts: Vec::new(), stages: Vec::new(), profile: OutputFormat::Briquette, ..recipe.clone() };
+        let plain = Recipe {
+            parts: Vec::new(),
+            stages: Vec::new(),
+            budget: None,
+            scales: None,
+            profile: OutputFormat::Briquette,
+            ..recipe.clone()
+        };
         let plan = briquette_recipe::plan::plan(&plain, checkpoint, workers.stop())?;
         let chosen = chosen(self, &plan)?;
         workers.begin("factorize", chosen.iter().map(|tensor| tensor.info.n_bytes()).sum());

@@ -26,8 +26,8 @@ pub(super) fn difference(original: &Checkpoint, folded: &Path, limit: Option<u64
         return Ok(None);
     }
     let Ok(device) = device("cpu") else { return Ok(None) };
-    let Some(expected) = outputs(original.path(), &device)? else { return Ok(None) };
-    let Some(found) = outputs(folded, &device)? else { return Ok(None) };
+    let Some(expected) = outputs(original, &device)? else { return Ok(None) };
+    let Some(found) = outputs(&Checkpoint::open(folded)?, &device)? else { return Ok(None) };
     let most = expected.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
     let differences = expected.iter().zip(&found).map(|(a, b)| (a - b).abs() / most);
     let found = differences.fold(0.0_f32, |most, one| if one.is_nan() { f32::INFINITY } else { most.max(one) });
@@ -55,9 +55,9 @@ fn tolerance(original: &Checkpoint) -> f32 {
 /// Returns the outputs of a network on random inputs; `None` if the network cannot be run.
 ///
 /// A network of texts and images runs on each of them.
-fn outputs(path: &Path, device: &Device) -> Result<Option<Vec<f32>>> {
+fn outputs(checkpoint: &Checkpoint, device: &Device) -> Result<Option<Vec<f32>>> {
     guarded(device, || {
-        let network = GraphNet::from_checkpoint(path, device)?;
+        let network = GraphNet::of_checkpoint(checkpoint, device)?;
         let (graph, mut found) = (network.graph(), Vec::new());
         for given in [InputSource::TokenIds, InputSource::Images, InputSource::SoundFeatures] {
             let Some(inputs) = random_inputs(graph, given, MAX_TOKENS, device) else { continue };
