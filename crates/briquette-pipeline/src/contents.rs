@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_and_grids_beside_weights_count() {
+    fn settings_beside_weights_count() {
         let dir = tempfile::tempdir().unwrap();
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
         let weights = dir.path().join("m.safetensors");

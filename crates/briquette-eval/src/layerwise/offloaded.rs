@@ -18,7 +18,8 @@ use std::time::Instant;
 ///
 /// The weights of one block are in memory at a time.
 ///
-/// Weights are floats. Inputs of layers are rounded if they are rounded where the layers run on codes. The whole data counts as one batch, whose time is that of all blocks.
+/// Weights are floats. Inputs of layers are rounded if they are rounded where the layers run on codes. The whole data counts as one batch,
+/// whose time is that of all blocks.
 ///
 /// # Errors
 /// - Config: the data is of another kind, or activations have fixed grids.
