@@ -1,7 +1,9 @@
 //! PyTorch files with more than a state dict: the model is compressed, the other entries are listed.
 
 use crate::sandbox::Sandbox;
-use crate::weights::{Tensor, safetensors_of, tensors_of};
+use crate::weights::tensors_of;
+#[cfg(feature = "model")]
+use crate::weights::{Tensor, safetensors_of};
 
 fn with(names: &[&str]) -> Sandbox {
     let sandbox = Sandbox::with("pt");
