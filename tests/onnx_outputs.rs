@@ -312,4 +312,7 @@ fn copies_of_a_file_have_the_settings_beside_it() {
     assert!(sandbox.path("copy/config.json").exists());
     sandbox.ok("verify copy");
     assert_eq!(metrics(&sandbox, "copy"), metrics(&sandbox, "expected"));
+    sandbox.ok("export n/model.onnx --to onnx --cast f16 -o exported");
+    sandbox.ok("export n --to onnx --cast f16 -o expected-export");
+    assert_eq!(metrics(&sandbox, "exported"), metrics(&sandbox, "expected-export"));
 }

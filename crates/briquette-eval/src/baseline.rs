@@ -183,7 +183,7 @@ fn pass(of: ModelOnData, by: LossMeasure, weights: &dyn TensorSource, progress: 
     let mut kept = keeps.then(|| StateFile::create_in(room.directory)).transpose()?;
     let how = OffloadedOutputs { room, kept: kept.as_mut(), classes: None, rounds_inputs: false };
     let outputs = run_keeping_states(checkpoint, (arch, weights), device, over, samples, how, progress)?;
-    let head = keeps.then(|| exit_of(checkpoint, (arch, weights), device, FloatDType::F32)).transpose()?;
+    let head = keeps.then(|| exit_of(checkpoint, arch, (weights, false), device, FloatDType::F32)).transpose()?;
     Ok(Passed { outputs, states: kept.zip(head) })
 }
 

@@ -212,7 +212,8 @@ impl Runner<'_> {
             let room = Room::within(limit, directory);
             let found = run_offloaded(checkpoint, arch, device, (self.data, spec), room, kept.as_mut(), progress)?;
             watch.ran();
-            let head = before.map(|_| exit_of(checkpoint, (arch, checkpoint), device, FloatDType::F32)).transpose()?;
+            let head =
+                before.map(|_| exit_of(checkpoint, arch, (checkpoint, true), device, FloatDType::F32)).transpose()?;
             let nearness = self.nearness(before, head.as_ref(), kept.as_ref(), progress)?;
             let what = || format!("run {} and compare it", checkpoint.path().display());
             limit.map_or(Ok(()), |limit| limit.check(&what()))?;
@@ -274,7 +275,7 @@ impl Runner<'_> {
         let Request { fits, device, offload, .. } = self.request;
         // Layerwise runs compute in f32.
         let compute = fits.dtype.filter(|_| offload.is_none()).unwrap_or(FloatDType::F32);
-        let head = exit_of(checkpoint, (arch, checkpoint), device, compute)?;
+        let head = exit_of(checkpoint, arch, (checkpoint, true), device, compute)?;
         let original = HeadAndStates { network: &head, states: before };
         nearness(original, HeadAndStates { network, states }, (device, compute), progress)
     }

@@ -376,22 +376,23 @@ impl ModuleMapper for CastLoaded {
 
 /// Returns the network of a checkpoint with only the weights after its blocks (a head), in this float type.
 ///
-/// `weights` has them by the names of the checkpoint's tensors.
+/// `weights` has them by the names of the checkpoint's tensors. If the flag is true, layers round their inputs as they do on its codes.
 ///
 /// # Errors
 /// - Input: the checkpoint does not match the architecture.
 /// - Io: a tensor cannot be read.
 pub(crate) fn exit_of(
     checkpoint: &Checkpoint,
-    (arch, weights): (Arch, &dyn TensorSource),
+    arch: Arch,
+    (weights, rounds_inputs): (&dyn TensorSource, bool),
     device: &Device,
     compute: FloatDType,
 ) -> Result<GraphNet> {
     let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
     let parts = NetworkParts::of(&network, &names);
     let is_chosen = |name: &str| parts.needs(BlockPart::Exit, name);
-    let network = load_some(network, weights, checkpoint.layout(), &names, &is_chosen)?;
-    Ok(network.map(&mut CastLoaded(compute)))
+    let network = load_some(network, weights, checkpoint.layout(), &names, &is_chosen)?.map(&mut CastLoaded(compute));
+    if rounds_inputs { round_inputs(network, checkpoint, &names) } else { Ok(network) }
 }
 
 impl SeenInputs {

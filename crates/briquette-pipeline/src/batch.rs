@@ -33,7 +33,7 @@ mod shared;
 pub use briquette_recipe::jobs::{Document, Job, Jobs, raw, schema};
 pub use plan::{JobPlan, plan};
 pub use run::{BatchOptions, run};
-pub(crate) use run::{lock, run_locked};
+pub(crate) use run::{BatchStart, run_locked};
 pub use shard::Shard;
 use std::path::PathBuf;
 

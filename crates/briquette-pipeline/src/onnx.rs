@@ -15,6 +15,7 @@ pub use quantized::DynamicInt8;
 pub use static_int8::{StaticFigures, StaticInt8};
 pub use verify::{OnnxVerified, is_onnx_output, verify_onnx};
 
+use crate::onnx_network;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::onnx_write::{
     LARGEST_FILE, MODEL_FILE, OnnxData, OnnxModel, OnnxTensor, OnnxType, OnnxValue, check_onnx, write_onnx,
@@ -294,6 +295,9 @@ fn fill(
     options.progress.begin("verify", n_bytes);
     check_onnx(draft.path(), MODEL_FILE, &check_stop)?;
     companions::copy_into(draft, checkpoint, &check_stop)?;
+    for (name, bytes) in onnx_network::settings(checkpoint)? {
+        draft.write_file(&name, &bytes)?;
+    }
     let config = model_config::with_quantization(model_config::read(checkpoint)?, None, &checkpoint.directory())?;
     if let Some(config) = config {
         draft.write_file(Path::new(model_config::FILE_NAME), &config)?;

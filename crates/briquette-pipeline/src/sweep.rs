@@ -2,7 +2,7 @@
 //!
 //! A sweep has one sensitivity measurement, a batch of jobs, and a page of quality against bytes.
 
-use crate::batch::{self, BatchOptions, Jobs};
+use crate::batch::{BatchOptions, BatchStart, Jobs, run_locked};
 use crate::contents::InputHasher;
 use crate::report::{BatchReport, JobResult, SensitivityReport, to_json};
 use crate::run::check_build;
@@ -44,7 +44,7 @@ pub struct SweepRequest {
 /// # Errors
 /// - Config: there is no budget, or nothing is evaluated.
 /// - Refused: the directory has another sweep.
-/// - See [`batch::run()`].
+/// - See [`batch::run()`](crate::batch::run()).
 pub fn sweep(
     request: &SweepRequest,
     how: &BatchOptions,
@@ -81,17 +81,18 @@ pub fn sweep(
     let path = output.join("sweep.toml");
     let also: Vec<PathBuf> =
         request.also.iter().map(std::path::absolute).collect::<std::io::Result<_>>().map_err(path_error)?;
-    let locks = batch::lock(&path, &output, how.shard)?;
+    let mut start = BatchStart::at(started, (&path, &output), how.shard)?;
     put(&path, jobs_of(&raw, &output, &sizes, &also)?.as_bytes(), options.force)?;
-    losses.map_or(Ok(()), |losses| measure(&recipe, &losses, options)).map_err(|error| unmeasured(error, &path))?;
-    batch::run_locked((started, locks), &Jobs::from_file(&path)?, how, options, each)
+    let measured = losses.map_or(Ok(()), |losses| measure(&recipe, &losses, &mut start.inputs, options));
+    measured.map_err(|error| unmeasured(error, &path))?;
+    run_locked(start, &Jobs::from_file(&path)?, how, options, each)
 }
 
 /// Measures the sensitivities and writes them, unless the file already has them. Shards wait for each other.
-fn measure(recipe: &Recipe, path: &Path, options: &RunOptions) -> Result<()> {
+fn measure(recipe: &Recipe, path: &Path, inputs: &mut InputHasher, options: &RunOptions) -> Result<()> {
     let Some(how) = recipe.budget.as_ref().map(|budget| &budget.sensitivity) else { return Ok(()) };
     let checkpoint = crate::open::model(recipe)?;
-    let contents = InputHasher::default().of_recipe(recipe, &checkpoint, &options.stop)?;
+    let contents = inputs.of_recipe(recipe, &checkpoint, &options.stop)?;
     let is_measured = |key: &str| ["model.path", "calibration.data"].contains(&key);
     let contents = contents.iter().filter(|(key, _)| is_measured(key));
     let contents = contents.map(|(key, hash)| (key.clone(), hash.to_string())).collect();

@@ -42,22 +42,33 @@ pub fn run(
     options: &RunOptions,
     each: &mut dyn FnMut(&JobResult),
 ) -> Result<BatchReport> {
-    let locks = lock(&jobs.path, &jobs.directory, how.shard)?;
-    run_locked((Instant::now(), locks), jobs, how, options, each)
+    let start = BatchStart::at(Instant::now(), (&jobs.path, &jobs.directory), how.shard)?;
+    run_locked(start, jobs, how, options, each)
 }
 
-/// Locks the jobs of a file against other processes while the returned locks live.
-///
-/// # Errors
-/// - Refused: another process runs these jobs.
-/// - Io: a lock file cannot be created.
-pub(crate) fn lock(path: &Path, directory: &Path, shard: Shard) -> Result<Vec<FileLock>> {
-    BatchFiles::of(path, directory, shard)?.lock()
+/// The start of a batch, whose jobs no other process runs while this lives.
+pub(crate) struct BatchStart {
+    since: Instant,
+    _locks: Vec<FileLock>,
+    /// The hashes of files so far.
+    pub(crate) inputs: InputHasher,
 }
 
-/// Implements [`run`] for locked jobs, with a report that counts time from `started`.
+impl BatchStart {
+    /// Locks the jobs of a file, whose outputs are all in `directory`. The report counts time from `since`.
+    ///
+    /// # Errors
+    /// - Refused: another process runs these jobs.
+    /// - Io: a lock file cannot be created.
+    pub(crate) fn at(since: Instant, (path, directory): (&Path, &Path), shard: Shard) -> Result<Self> {
+        let locks = BatchFiles::of(path, directory, shard)?.lock()?;
+        Ok(Self { since, _locks: locks, inputs: InputHasher::default() })
+    }
+}
+
+/// Implements [`run`] for locked jobs.
 pub(crate) fn run_locked(
-    (started, _locks): (Instant, Vec<FileLock>),
+    start: BatchStart,
     jobs: &Jobs,
     how: &BatchOptions,
     options: &RunOptions,
@@ -69,7 +80,7 @@ pub(crate) fn run_locked(
         check_is_first(&beside)?;
     }
     let journal = Journal::start(&beside, how.resume)?;
-    let (inputs, shared) = (InputHasher::default(), SharedTrainings::at(beside.shared.clone()));
+    let (BatchStart { since, _locks, inputs }, shared) = (start, SharedTrainings::at(beside.shared.clone()));
     let mut batch = BatchRun { jobs, options, resume: how.resume, journal, inputs, shared };
     let mine: Vec<usize> = how.shard.pick(&(0..jobs.jobs.len()).collect::<Vec<_>>()).copied().collect();
     let mut results: Vec<Option<JobResult>> = vec![None; mine.len()];
@@ -77,7 +88,7 @@ pub(crate) fn run_locked(
     let n_left = results.iter().filter(|result| result.is_none()).count();
     let mut report = report(jobs, how.shard, (&beside, also), results.into_iter().flatten().collect());
     batch.shared.end(outcome.is_ok() && report.n_failed == 0);
-    report.seconds = started.elapsed().as_secs_f64();
+    report.seconds = since.elapsed().as_secs_f64();
     let written = draft::replace_file(&beside.page, html::of_batch(&report, n_left).as_bytes());
     outcome.and(written).map(|()| report)
 }
