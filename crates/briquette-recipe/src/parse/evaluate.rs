@@ -129,6 +129,10 @@ impl Evaluate {
                 "memory.dtype: found another type than f32 with memory.offload; remove one of the two",
             ));
         }
+        if memory.offload && raw.has_static_activations() {
+            let message = "memory.offload: an evaluation by block does not round static int8 activations; remove it, or the evaluate stage";
+            return Err(Error::config(message));
+        }
         let gate = raw.gate.clone().unwrap_or_default();
         Ok(Some(Self {
             choice: Choice { is_for_one_of_two: true, ..raw.model.choice() },
@@ -161,6 +165,18 @@ mod tests {
             let error = Evaluate::from_raw(&raw).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn an_evaluation_by_block_of_static_activations_is_refused_before_any_work() {
+        let text = "[memory]\noffload = true\n[data]\neval = \"d\"\n[[stage]]\nkind = \"quantize\"\nscheme = \"SCHEME\"\n\
+                    [[stage]]\nkind = \"evaluate\"\n";
+        let of = |scheme: &str| {
+            let raw = crate::parse::text::parse(&text.replace("SCHEME", scheme), "r.toml").unwrap();
+            Evaluate::from_raw(&raw)
+        };
+        assert!(of("int8-dynamic").is_ok());
+        assert!(of("int8-static").unwrap_err().to_string().starts_with("memory.offload: "));
     }
 
     #[test]
