@@ -5,6 +5,7 @@
 
 mod backward;
 mod block_error;
+mod exit;
 mod influence;
 mod needs;
 mod observers;
@@ -23,8 +24,8 @@ use briquette_models::graph_net::{AnyTensor, RunInputs};
 use briquette_models::memory::take_scratch;
 use briquette_models::{Arch, BlockState, GraphNet, device};
 use briquette_nn::{NameMap, Observing, Probe, load_some, observable, round_inputs};
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Device, FloatDType, Tensor};
+use burn::tensor::Device;
+pub(crate) use exit::exit_of;
 use influence::BlockInfluence;
 use observers::{ProbedNetwork, observed};
 pub(crate) use offloaded::{OffloadedOutputs, run_keeping_states};
@@ -363,36 +364,6 @@ impl<'a> LayerwiseRunner<'a> {
 /// Returns the layers of a network that can be observed.
 fn layers_of(network: &GraphNet, names: &NameMap) -> Result<BTreeSet<String>> {
     Ok(observable(network, names, &|_| true)?.0.into_values().collect())
-}
-
-/// Casts loaded parameters only: casting the others would allocate them first.
-struct CastLoaded(FloatDType);
-
-impl ModuleMapper for CastLoaded {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if param.is_initialized() { param.map(|tensor| tensor.cast(self.0)) } else { param }
-    }
-}
-
-/// Returns the network of a checkpoint with only the weights after its blocks (a head), in this float type.
-///
-/// `weights` has them by the names of the checkpoint's tensors. If the flag is true, layers round their inputs as they do on its codes.
-///
-/// # Errors
-/// - Input: the checkpoint does not match the architecture.
-/// - Io: a tensor cannot be read.
-pub(crate) fn exit_of(
-    checkpoint: &Checkpoint,
-    arch: Arch,
-    (weights, rounds_inputs): (&dyn TensorSource, bool),
-    device: &Device,
-    compute: FloatDType,
-) -> Result<GraphNet> {
-    let (network, names) = GraphNet::blank(arch, checkpoint, device)?;
-    let parts = NetworkParts::of(&network, &names);
-    let is_chosen = |name: &str| parts.needs(BlockPart::Exit, name);
-    let network = load_some(network, weights, checkpoint.layout(), &names, &is_chosen)?.map(&mut CastLoaded(compute));
-    if rounds_inputs { round_inputs(network, checkpoint, &names) } else { Ok(network) }
 }
 
 impl SeenInputs {

@@ -14,9 +14,8 @@ use crate::{
     ActivationRounding, Choice, InputFile, LeftOut, ManifestHead, ModelDir, OutputFormat, WeightLayout,
     compressed_tensors, hub_id, manifest, ours, presence, weights,
 };
-use briquette_core::{Affine, ColumnScales, Remedy, Result, Storage};
+use briquette_core::{Remedy, Result, Storage};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The format of an opened model.
@@ -377,27 +376,15 @@ fn network_in(directory: &ModelDir) -> Result<Option<InputFile>> {
 }
 
 impl TensorSource for Checkpoint {
+    fn below(&self) -> Option<&dyn TensorSource> {
+        Some(self.as_source())
+    }
+
     fn tensors(&self) -> &[TensorInfo] {
         self.as_source().tensors()
     }
 
     fn read(&self, index: usize, start: usize, out: &mut [u8]) -> Result<()> {
         self.as_source().read(index, start, out)
-    }
-
-    fn affines(&self, index: usize, rows: Range<usize>) -> Result<Vec<Affine>> {
-        self.as_source().affines(index, rows)
-    }
-
-    fn columns(&self, index: usize) -> Result<Option<ColumnScales>> {
-        self.as_source().columns(index)
-    }
-
-    fn reads_ranges(&self, index: usize) -> bool {
-        self.as_source().reads_ranges(index)
-    }
-
-    fn files(&self) -> Vec<&InputFile> {
-        self.as_source().files()
     }
 }
