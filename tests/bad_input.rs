@@ -103,6 +103,39 @@ fn paths_without_a_checkpoint_are_refused() {
 }
 
 #[test]
+fn some_parts_of_a_model_are_not_the_model() {
+    let sandbox = Sandbox::with("digits-sharded");
+    std::fs::remove_file(sandbox.path("digits-sharded/model.safetensors.index.json")).unwrap();
+    let missing = "is one of 3 parts of a model, and their index is missing";
+    assert_bad_model(&sandbox, "digits-sharded", 4, &[missing]);
+    for part in ["00002", "00003"] {
+        std::fs::remove_file(sandbox.path(&format!("digits-sharded/model-{part}-of-00003.safetensors"))).unwrap();
+    }
+    assert_bad_model(&sandbox, "digits-sharded", 4, &["model-00001-of-00003.safetensors", missing]);
+}
+
+#[test]
+fn an_index_of_any_name_is_read() {
+    let sandbox = Sandbox::with("digits-sharded");
+    let [from, to] = ["model", "diffusion_pytorch_model"]
+        .map(|name| sandbox.path(&format!("digits-sharded/{name}.safetensors.index.json")));
+    let whole = sandbox.ok("inspect digits-sharded").stdout;
+    std::fs::rename(from, to).unwrap();
+    assert_eq!(sandbox.ok("inspect digits-sharded").stdout, whole);
+}
+
+#[test]
+fn numbers_that_only_python_writes_are_kept_in_a_config() {
+    let sandbox = Sandbox::with("digits");
+    let config = std::fs::read_to_string(sandbox.path("digits/config.json")).unwrap();
+    let odd = config.replacen('{', "{\n  \"limits\": [0.0, Infinity, NaN],", 1);
+    sandbox.write("digits/config.json", &odd);
+    sandbox.ok("inspect digits");
+    sandbox.ok("compress digits -o out --quantize int8");
+    assert_eq!(std::fs::read_to_string(sandbox.path("out/config.json")).unwrap(), odd);
+}
+
+#[test]
 fn indices_that_contradict_their_shards_are_refused() {
     let sandbox = Sandbox::with("digits-sharded");
     let index = "digits-sharded/model.safetensors.index.json";

@@ -77,3 +77,15 @@ fn a_range_search_without_effect_is_refused() {
     sandbox.run("plan m --quantize int4-g8-asym --range hqq").assert_fails(2, &["range: hqq", "whole numbers", "mse"]);
     sandbox.ok("plan m --quantize int4-g8 --range hqq");
 }
+
+#[test]
+fn a_plan_knows_the_scheme_of_a_head_after_a_change_of_the_network() {
+    let sandbox = Sandbox::with("models/llama-tied");
+    for flags in ["--shrink 0.25", "--fold equalize"] {
+        let plan = sandbox.json(&format!("plan llama-tied {flags} --quantize int4"));
+        let report = sandbox.json(&format!("compress llama-tied -o out {flags} --quantize int4 --force"));
+        assert_eq!(quantized(&plan, EMBEDDING), "8-bit per channel", "{flags}");
+        let [predicted, written] = [&plan["predicted_bytes"], &report["after"]["file_bytes"]];
+        assert!(written.as_u64().unwrap() <= predicted.as_u64().unwrap(), "{flags}: {written} {predicted}");
+    }
+}

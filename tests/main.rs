@@ -57,6 +57,7 @@ mod memory_limit;
 mod messages;
 mod minilm;
 mod narrow;
+mod odd_values;
 mod on_policy;
 mod onnx;
 #[cfg(feature = "model")]
@@ -87,6 +88,7 @@ mod students;
 mod terminal;
 #[cfg(feature = "model")]
 mod text_classes;
+mod tied;
 mod trace;
 mod trained_scales;
 mod trellis;

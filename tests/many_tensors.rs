@@ -1,6 +1,7 @@
 //! Models with very many small tensors: each tensor takes little memory and time.
 
 use crate::sandbox::Sandbox;
+use crate::weights::{Tensor, safetensors_of};
 use std::io::Read;
 
 /// A file of `n` different matrices; the first is larger than all others.
@@ -104,4 +105,18 @@ fn more_quantized_tensors_than_a_header_can_describe_are_written_and_read() {
     let report: serde_json::Value =
         serde_json::from_slice(&std::fs::read(sandbox.path("out/report.json")).unwrap()).unwrap();
     assert_eq!(report["predicted_bytes"], report["after"]["file_bytes"]);
+}
+
+#[test]
+fn bitmasks_of_many_small_tensors_do_not_exceed_the_prediction() {
+    let sandbox = Sandbox::new();
+    let sparse = |index: usize| {
+        let values = (0..128).map(|at| if (at * 7 + index) % 5 < 3 { 0.0 } else { (at as f32 - 60.0) / 50.0 });
+        Tensor::f32(&format!("layers.{index}.weight"), &[4, 32], values)
+    };
+    sandbox.write("m.safetensors", safetensors_of(&(0..300).map(sparse).collect::<Vec<_>>()));
+    let plan = sandbox.json("plan m.safetensors --quantize int8");
+    let report = sandbox.json("compress m.safetensors -o out --quantize int8");
+    let [predicted, written] = [&plan["predicted_bytes"], &report["after"]["file_bytes"]];
+    assert!(written.as_u64().unwrap() <= predicted.as_u64().unwrap(), "{written} {predicted}");
 }

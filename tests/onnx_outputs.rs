@@ -40,6 +40,26 @@ fn values(sandbox: &Sandbox, model: &str) -> Vec<(String, usize, f64)> {
 }
 
 #[test]
+fn weights_in_constant_nodes_are_written_with_their_values() {
+    let sandbox = Sandbox::new();
+    copy(&repository().join("fixtures/onnx/constants.onnx"), &sandbox.path("c.onnx"));
+    for flags in ["--quantize int8", "--quantize int8-dynamic", "--prune 0.5", "--quantize int4 --exclude last"] {
+        sandbox.ok(&format!("compress c.onnx -o coded --format briquette --force {flags}"));
+        sandbox.ok("export coded --to onnx -o onnx --force");
+        sandbox.ok("verify onnx");
+        sandbox.ok("export coded --to dense -o dense --force");
+        let model = Model::read(&InputFile::open(&sandbox.path("onnx/model.onnx")).unwrap()).unwrap();
+        let has_values = model.graph.initializers.iter().filter(|tensor| tensor.listed().is_some()).count();
+        assert!(has_values >= 2 && model.graph.nodes.iter().all(|node| node.op_type != "Constant"), "{flags}");
+        assert!(tensors_of(&sandbox.path("dense")).len() == 2, "{flags}");
+    }
+    // The export of floats has the values of the output.
+    sandbox.ok("compress c.onnx -o coded --format briquette --force --prune 0.5");
+    sandbox.ok("export coded --to onnx -o onnx --force");
+    assert_eq!(values(&sandbox, "onnx"), values(&sandbox, "coded"));
+}
+
+#[test]
 fn codes_of_an_onnx_model_run_as_those_of_its_checkpoint() {
     let sandbox = digits();
     sandbox.ok("compress n --quantize int8-dynamic --format briquette -o coded");

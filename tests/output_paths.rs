@@ -83,3 +83,54 @@ fn journals_and_locks_of_other_programs_are_refused_and_stay() {
     }
     sandbox.ok("run jobs.toml");
 }
+
+#[test]
+fn force_replaces_no_input_and_no_file_of_another_kind() {
+    let sandbox = digits();
+    copy(&sandbox.path("digits/model.safetensors"), &sandbox.path("m.safetensors"));
+    copy(&sandbox.path("digits/config.json"), &sandbox.path("config.json"));
+    sandbox.write("script.py", "print(1)");
+    sandbox.write("page.html", "<!doctype html><p>mine");
+    let mut cases = vec![
+        ("sensitivity m.safetensors --force -o m.safetensors", "the input m.safetensors"),
+        ("graph m.safetensors --force --html m.safetensors", "the input m.safetensors"),
+        ("sensitivity m.safetensors --force -o script.py", "exists and is not a file of sensitivities of briquette"),
+        ("sensitivity m.safetensors --force -o page.json", "page.html: exists and is not a page of briquette"),
+        ("graph m.safetensors --force --html script.py", "exists and is not a page of briquette"),
+    ];
+    if cfg!(feature = "model") {
+        cases.extend([
+            (
+                "calibrate digits --data data.safetensors --device cpu --force -o data.safetensors",
+                "the input data.safetensors",
+            ),
+            (
+                "calibrate m.safetensors --data data.safetensors --device cpu --force -o m.safetensors",
+                "the input m.safetensors",
+            ),
+            (
+                "calibrate digits --data data.safetensors --device cpu --force -o script.py",
+                "is not a file of statistics",
+            ),
+            (
+                "sweep digits -o digits --bytes 12kB..40kB --points 2 --eval data.safetensors",
+                "lie inside the input digits",
+            ),
+        ]);
+    }
+    let before = sandbox.files("");
+    for (line, phrase) in cases {
+        let outcome = sandbox.run(line);
+        assert_eq!(outcome.code, 6, "{line}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(phrase), "{line}: {}", outcome.stderr);
+        assert!(sandbox.files("") == before, "{line} changed a file");
+    }
+    // Earlier files of the same kind are replaced.
+    for _ in 0..2 {
+        sandbox.ok("sensitivity m.safetensors --force -o losses.json");
+        sandbox.ok("graph m.safetensors --force --html graph.html");
+        if cfg!(feature = "model") {
+            sandbox.ok("calibrate digits --data data.safetensors --device cpu --force -o statistics.safetensors");
+        }
+    }
+}

@@ -32,3 +32,10 @@ fn the_smallest_output_within_the_quality_bound_is_found() {
     }
     sandbox.run("compress bert-tiny -o none --data text.txt --min cosine=0.9").assert_fails(2, &["--eval"]);
 }
+
+#[test]
+fn a_metric_has_one_bound_of_a_kind() {
+    let sandbox = Sandbox::with("digits");
+    let line = "compress digits -o out --min accuracy=0.98 --min accuracy=0.5 --eval digits";
+    sandbox.run(line).assert_fails(2, &["--min", "found 0.98 and 0.5 for accuracy"]);
+}

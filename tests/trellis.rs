@@ -101,6 +101,31 @@ fn a_trellis_without_updated_weights_is_refused_in_one_line() {
 }
 
 #[test]
+fn a_training_with_given_steps_keeps_codes_on_a_trellis() {
+    let sandbox = sandbox();
+    let recipe = |round: &str| {
+        let stages = "[[stage]]\nkind = \"distill\"\nloss = [{ kind = \"embedding\" }]\nepochs = 2\nlearning_rate = 1e-3\ndropout = false\n\
+                      quantization_aware = true\n[[stage]]\nkind = \"quantize\"\nscheme = \"step0.04-trellis\"\nroles = [\"linear\"]\n";
+        format!(
+            "[model]\npath = \"bert-tiny\"\n[output]\npath = \"out\"\nstorage = \"entropy\"\n[data]\ntrain = \"text.txt\"\neval = \"text.txt\"\n\
+             max_length = 16\n[calibration]\ndata = \"text.txt\"\nmax_length = 16\n{stages}{round}[[stage]]\nkind = \"evaluate\"\n"
+        )
+    };
+    sandbox.write("r.toml", recipe("round = \"gptq\"\n"));
+    sandbox
+        .run("plan r.toml")
+        .assert_fails(2, &["stage 1 (distill)", "has the codes that the training chose; remove round"]);
+    sandbox.write("r.toml", recipe("").replace("[calibration]\ndata = \"text.txt\"\nmax_length = 16\n", ""));
+    let report = sandbox.json("distill r.toml --quiet --device cpu");
+    sandbox.ok("verify out");
+    assert!(on_trellis(&sandbox, "out").len() >= 6);
+    let output = report["evaluation"]["metrics"]["cosine"].as_f64().unwrap();
+    let epochs = report["trained"][0]["epochs"].as_array().unwrap();
+    let trained = epochs.last().unwrap()["metrics"]["cosine"].as_f64().unwrap();
+    assert!((output - trained).abs() < 1e-5, "the output has {output}, the last epoch {trained}");
+}
+
+#[test]
 fn a_training_with_the_steps_of_a_budget_keeps_codes_on_a_trellis() {
     let sandbox = sandbox();
     sandbox.write(

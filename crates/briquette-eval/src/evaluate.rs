@@ -2,6 +2,7 @@
 
 use crate::batch_budget::BatchBudget;
 use crate::generate::continuation;
+use crate::input_difference::input_difference;
 use crate::layerwise::{Room, exit_of, input_within, run_offloaded};
 use crate::likelihood::likelihood;
 use crate::metrics;
@@ -79,6 +80,8 @@ pub struct Evaluation {
     /// `cosine`, `cosine_min`, `pair_spearman`, `score_spearman`, `sts_spearman`, `accuracy`, `f1`, `top5`, `agreement`, `kl`,
     /// `perplexity`, `wer` (word error rate), `same_words`; and `reference_` versions of the metrics that the reference has by itself.
     pub metrics: BTreeMap<String, f64>,
+    /// How the model prepares items in another way than its reference, in words.
+    pub input_difference: Option<String>,
     /// The text that a decoder generates after [`PROMPT`](crate::generate::PROMPT), if its positions suffice.
     pub continuation: Option<String>,
     /// The text that the reference generates.
@@ -160,6 +163,14 @@ pub fn evaluate(request: &Request, meters: &[&dyn MemoryMeter], progress: ItemPr
     if let Some(Nearness { agreement, kl }) = after.nearness {
         evaluation.metrics.extend([("agreement".to_string(), agreement), ("kl".to_string(), kl)]);
     }
+    evaluation.input_difference = match original {
+        Some((reference, of_reference)) => {
+            let [own, other] = [(arch, &checkpoint), (of_reference, reference)]
+                .map(|(arch, checkpoint)| input_within(runner.limit(), arch, checkpoint));
+            input_difference(&own?, &other?, &data, &request.data)?
+        }
+        None => None,
+    };
     Ok(Evaluation {
         memory: after.memory,
         reference_memory: of_before.memory,
@@ -367,6 +378,7 @@ pub fn compare(arch: Arch, data: &Data, found: &RunOutputs, reference: Option<&R
         batch_size: found.batch_size(),
         reference_batch_size: reference.map(RunOutputs::batch_size),
         metrics,
+        input_difference: None,
         continuation: None,
         reference_continuation: None,
         latency,

@@ -37,6 +37,7 @@ pub mod generate;
 mod gradients;
 mod image_items;
 mod images;
+mod input_difference;
 mod lanes;
 pub mod layerwise;
 pub mod likelihood;

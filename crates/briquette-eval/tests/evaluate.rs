@@ -279,6 +279,44 @@ fn copy_of_bert(to: &Path) {
 }
 
 #[test]
+fn a_reference_that_prepares_items_in_another_way_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    copy_of_bert(dir.path());
+    std::fs::create_dir(dir.path().join("1_Pooling")).unwrap();
+    for file in ["modules.json", "sentence_bert_config.json", "1_Pooling/config.json"] {
+        std::fs::copy(fixture("models/bert-tiny").join(file), dir.path().join(file)).unwrap();
+    }
+    let difference = |model: &Path, reference: &Path, data: &Path| {
+        let found = run(&Request { reference: Some(reference.to_path_buf()), ..request(model, data) });
+        found.input_difference.unwrap_or_default()
+    };
+    let sentences = fixture("models/sentences.txt");
+    let of_copy = || difference(dir.path(), &fixture("models/bert-tiny"), &sentences);
+    assert_eq!(of_copy(), "");
+    let tokenizer = dir.path().join("tokenizer.json");
+    let lower = std::fs::read_to_string(&tokenizer).unwrap();
+    let as_it_is = lower.replace("\"lowercase\": true", "\"lowercase\": false");
+    assert_ne!(lower, as_it_is);
+    std::fs::write(&tokenizer, as_it_is).unwrap();
+    assert_eq!(of_copy(), "the reference reads \"A dog ran.…\" as 6 other tokens");
+    std::fs::write(&tokenizer, &lower).unwrap();
+    std::fs::write(dir.path().join("1_Pooling/config.json"), r#"{"pooling_mode_cls_token": true}"#).unwrap();
+    assert_eq!(of_copy(), "the reference pools hidden states in another way");
+
+    let digits = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture("digits").join(file), digits.path().join(file)).unwrap();
+    }
+    let of_digits = || difference(digits.path(), &fixture("digits"), &fixture("digits-data.safetensors"));
+    assert_eq!(of_digits(), "");
+    let settings = r#"{"image_mean": [0.5], "image_std": [0.25]}"#;
+    std::fs::write(digits.path().join("preprocessor_config.json"), settings).unwrap();
+    let found = of_digits();
+    assert!(found.starts_with("the reference reads images with"), "{found}");
+    assert!(found.contains("a mean of 0.0000 instead of 0.5000, a deviation of 1.0000 instead of 0.2500"), "{found}");
+}
+
+#[test]
 fn a_tokenizer_of_another_model_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     copy_of_bert(dir.path());

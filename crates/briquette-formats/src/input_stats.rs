@@ -87,6 +87,11 @@ impl StatisticsFile {
         safetensors::to_file_saying(&tensors, &strings)
     }
 
+    /// Returns whether a path has a file of input statistics, of any version.
+    pub fn is_at(path: &Path) -> bool {
+        Checkpoint::open(path).is_ok_and(|file| file.metadata().get("format").is_some_and(|format| format == FORMAT))
+    }
+
     /// Reads a file written by [`write`](Self::write).
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use crate::limits;
 use briquette_core::{Error, Result};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -97,12 +97,48 @@ pub(crate) fn unique<'de, D: Deserializer<'de>, V: Deserialize<'de>>(
     UniqueMap::deserialize(deserializer).map(|found| found.0)
 }
 
+/// The numbers that Python writes and JSON lacks.
+pub(crate) const PYTHON_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+
+/// Parses a whole JSON document. `NaN` and infinities, as Python writes them, become null.
+///
+/// # Errors
+/// The document is not valid JSON, or not of this type.
+pub fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
+    serde_json::from_slice(bytes).or_else(|error| match with_python_numbers(bytes, |_| "null".into()) {
+        Some(plain) => serde_json::from_slice(&plain),
+        None => Err(error),
+    })
+}
+
+/// Returns a document with other text in place of the numbers that JSON lacks; `None` if it has none.
+pub(crate) fn with_python_numbers(bytes: &[u8], instead: impl Fn(&str) -> String) -> Option<Vec<u8>> {
+    let (mut found, mut at, mut in_string, mut has_any) = (Vec::new(), 0, false, false);
+    while let Some(&byte) = bytes.get(at) {
+        let rest = bytes.get(at..).unwrap_or_default();
+        match PYTHON_NUMBERS.into_iter().find(|number| !in_string && rest.starts_with(number.as_bytes())) {
+            Some(number) => {
+                found.extend(instead(number).bytes());
+                (at, has_any) = (at + number.len(), true);
+            }
+            None => {
+                // A backslash escapes the byte after it.
+                let n = if in_string && byte == b'\\' { 2 } else { 1 };
+                in_string ^= byte == b'"';
+                found.extend(rest.iter().take(n));
+                at += n;
+            }
+        }
+    }
+    has_any.then_some(found)
+}
+
 /// Parses a whole JSON document. Errors name `what` and `path`.
 ///
 /// # Errors
 /// Input: the document is not valid JSON, or not of this type.
-pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &str, path: &Path) -> Result<T> {
-    serde_json::from_slice(bytes).map_err(|source| {
+pub fn parse<T: DeserializeOwned>(bytes: &[u8], what: &str, path: &Path) -> Result<T> {
+    parsed(bytes).map_err(|source| {
         Error::input(format!("{what} is not valid: {source}; the file is damaged or has another format"))
             .at(path.display())
     })
@@ -111,6 +147,16 @@ pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &str, path: &Path) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_only_python_writes_are_null_outside_of_strings() {
+        let text = br#"{"a": [0.0, Infinity, -Infinity, NaN], "NaN \" Infinity": "\\", "b": -Infinity}"#;
+        let found: Value = parsed(text).unwrap();
+        let expected = serde_json::json!({"a": [0.0, null, null, null], "NaN \" Infinity": "\\", "b": null});
+        assert_eq!(found, expected);
+        assert!(with_python_numbers(br#"{"a": "NaN"}"#, str::to_string).is_none());
+        assert!(parsed::<Value>(b"{\"a\": Infinit}").is_err());
+    }
 
     #[test]
     fn keys_in_any_order_are_read_and_repeated_keys_are_refused() {

@@ -16,7 +16,7 @@ impl LoadableFamily {
     /// The reason, as text: the file or its `model_type` is missing, or the family is not supported.
     pub fn of(config: Option<&[u8]>) -> Result<&'static Self, String> {
         let config = config.ok_or("there is no config.json with its family")?;
-        let config: Value = serde_json::from_slice(config).map_err(|_| "its config.json is not JSON")?;
+        let config: Value = crate::json::parsed(config).map_err(|_| "its config.json is not JSON")?;
         let Some(model_type) = config.get("model_type").and_then(Value::as_str) else {
             return Err("its config.json has no model_type".into());
         };

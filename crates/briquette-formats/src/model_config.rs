@@ -50,6 +50,17 @@ impl<'de> Deserialize<'de> for OrderedObject {
     }
 }
 
+/// A string that stands for a number that JSON lacks while a file is rewritten.
+fn stand_in(number: &str) -> String {
+    format!("\"briquette number {number}\"")
+}
+
+/// Parses the file, with stand-ins for numbers that JSON lacks. [`to_text`] writes these numbers again.
+fn ordered(bytes: &[u8], path: &Path) -> Result<OrderedObject> {
+    let plain = json::with_python_numbers(bytes, stand_in);
+    json::parse(plain.as_deref().unwrap_or(bytes), "the configuration", path)
+}
+
 /// Reads the `config.json` of a model directory; `None` if there is none.
 ///
 /// # Errors
@@ -81,7 +92,7 @@ impl ModelFamily {
     pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
         let bytes = read(checkpoint)?.unwrap_or_default();
         let transposed_layers = checkpoint.transposed_layers().iter().cloned().collect();
-        Ok(Self { transposed_layers, ..Self::read(&serde_json::from_slice(&bytes).unwrap_or_default()) })
+        Ok(Self { transposed_layers, ..Self::read(&json::parsed(&bytes).unwrap_or_default()) })
     }
 
     /// Reads a configuration and its nested objects, one level deep. A model of text and images has one for
@@ -112,7 +123,7 @@ pub fn with_quantization(
 ) -> Result<Option<Vec<u8>>> {
     let path = directory.join(FILE_NAME);
     let pairs = match &original {
-        Some(bytes) => match json::parse::<OrderedObject>(bytes, "the configuration", &path) {
+        Some(bytes) => match ordered(bytes, &path) {
             Ok(pairs) => pairs.0,
             Err(_) if quantization.is_none() && !names_old_keys(bytes) => return Ok(original),
             Err(error) => return Err(error),
@@ -145,7 +156,7 @@ pub fn with_dtype(original: Option<Vec<u8>>, dtype: DType) -> Result<Option<Vec<
         DType::F32 => "\"float32\"",
         _ => return Ok(original),
     };
-    let Some(Ok(OrderedObject(pairs))) = original.as_deref().map(serde_json::from_slice::<OrderedObject>) else {
+    let Some(Ok(OrderedObject(pairs))) = original.as_deref().map(|bytes| ordered(bytes, Path::new(FILE_NAME))) else {
         return Ok(original);
     };
     let is_other_dtype = |(key, value): &(String, Box<RawValue>)| {
@@ -170,7 +181,7 @@ pub fn with_values(original: &[u8], changes: &[(String, serde_json::Value)], dir
     if changes.is_empty() {
         return Ok(original.to_vec());
     }
-    let pairs: OrderedObject = json::parse(original, "the configuration", &directory.join(FILE_NAME))?;
+    let pairs = ordered(original, &directory.join(FILE_NAME))?;
     let text = |value: &serde_json::Value| format!("{value:#}").replace('\n', "\n  ");
     let line = |(key, value): &(String, Box<RawValue>)| {
         let changed = changes.iter().find(|(name, _)| name == key);
@@ -186,7 +197,10 @@ fn to_text(lines: &[(&str, String)]) -> Result<Vec<u8>> {
     let line = |(key, value): &(&str, String)| Ok(format!("  {}: {value}", serde_json::to_string(key)?));
     let lines: serde_json::Result<Vec<String>> = lines.iter().map(line).collect();
     let lines = lines.map_err(|source| Error::bug(format!("the configuration: {source}")))?;
-    let text = if lines.is_empty() { "{}\n".into() } else { format!("{{\n{}\n}}\n", lines.join(",\n")) };
+    let mut text = if lines.is_empty() { "{}\n".into() } else { format!("{{\n{}\n}}\n", lines.join(",\n")) };
+    for number in json::PYTHON_NUMBERS {
+        text = text.replace(&stand_in(number), number);
+    }
     Ok(text.into_bytes())
 }
 
@@ -208,6 +222,10 @@ mod tests {
         let found = with_values(text, &[change("a", 3), change("new", 4)], Path::new("m")).unwrap();
         assert_eq!(String::from_utf8(found).unwrap(), "{\n  \"b\": 1e3,\n  \"a\": 3,\n  \"new\": 4\n}\n");
         assert_eq!(with_values(text, &[], Path::new("m")).unwrap(), text);
+        let found =
+            with_values(b"{\"a\": [0.0, Infinity], \"b\": -Infinity}", &[change("c", 1)], Path::new("m")).unwrap();
+        let expected = "{\n  \"a\": [0.0, Infinity],\n  \"b\": -Infinity,\n  \"c\": 1\n}\n";
+        assert_eq!(String::from_utf8(found).unwrap(), expected);
         assert!(with_values(b"[]", &[change("a", 3)], Path::new("m")).is_err());
     }
 

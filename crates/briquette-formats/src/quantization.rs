@@ -27,13 +27,10 @@ const SIGNS: [(&str, &str); 9] = [
 
 /// The keys of `config.json` that are read. Other keys are ignored.
 #[derive(Deserialize)]
-struct ConfigJson<'a> {
-    #[serde(borrow)]
-    quantization_config: Option<&'a RawValue>,
-    #[serde(borrow)]
-    compression_config: Option<&'a RawValue>,
-    #[serde(borrow)]
-    text_config: Option<&'a RawValue>,
+struct ConfigJson {
+    quantization_config: Option<Box<RawValue>>,
+    compression_config: Option<Box<RawValue>>,
+    text_config: Option<Box<RawValue>>,
 }
 
 /// The method by which another program quantized a model.
@@ -79,7 +76,7 @@ pub(crate) fn read_config(directory: &ModelDir) -> Result<Option<QuantMethod>> {
     let Some(bytes) = directory.read(name, limits::MAX_SMALL_BYTES)? else { return Ok(None) };
     let path = directory.path().join(name);
     let config: ConfigJson = json::parse(&bytes, "the configuration", &path)?;
-    let is_object = |raw: &&RawValue| raw.get().starts_with('{');
+    let is_object = |raw: &Box<RawValue>| raw.get().starts_with('{');
     let text: Option<ConfigJson> = match config.text_config.filter(is_object) {
         Some(raw) => Some(json::parse(raw.get().as_bytes(), "the configuration", &path)?),
         None => None,
@@ -87,7 +84,7 @@ pub(crate) fn read_config(directory: &ModelDir) -> Result<Option<QuantMethod>> {
     let places =
         [config.quantization_config, config.compression_config, text.and_then(|text| text.quantization_config)];
     let Some(raw) = places.into_iter().flatten().find(is_object) else { return Ok(None) };
-    let value = json::value_of(raw).map_err(|message| Error::input(message).at(KEY).at(path.display()))?;
+    let value = json::value_of(&raw).map_err(|message| Error::input(message).at(KEY).at(path.display()))?;
     Ok(Some(method_of(&value)))
 }
 

@@ -78,10 +78,20 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
                 .is_some_and(|extension| ["safetensors", "pt", "pth", "bin", "bpk"].contains(&extension.as_str()))
     };
     let (mut found, others): (Vec<PathBuf>, Vec<PathBuf>) = paths.partition(is_weight);
+    let is_index = |path: &&PathBuf| !is_hidden(path) && path.to_string_lossy().ends_with(".index.json");
+    if let [index] = others.iter().filter(is_index).collect::<Vec<_>>().as_slice() {
+        return Ok((*index).clone());
+    }
     if found.is_empty() {
         // An ONNX file beside other weights is an export of them.
         let is_onnx = |path: &PathBuf| !is_hidden(path) && extension(path).is_some_and(|extension| extension == "onnx");
         found = others.into_iter().filter(is_onnx).collect();
+    }
+    if let Some((shard, n)) = found.iter().find_map(|path| Some((path, n_shards(path)?))) {
+        let message = format!(
+            "is one of {n} parts of a model, and their index is missing; download the index and the other parts"
+        );
+        return Err(Error::input(message).at(shard.display()));
     }
     match found.as_slice() {
         [path] => Ok(path.clone()),
@@ -96,6 +106,14 @@ pub(crate) fn weights_in(directory: &Path) -> Result<PathBuf> {
             Err(Error::config(message).at(directory.display()))
         }
     }
+}
+
+/// Returns the number of parts of a model that the name of one of several states: 3 for `model-00001-of-00003.safetensors`.
+fn n_shards(path: &Path) -> Option<usize> {
+    let (start, n) = path.file_stem()?.to_str()?.rsplit_once("-of-")?;
+    let (_, number) = start.rsplit_once('-')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    n.parse().ok().filter(|n_parts| *n_parts > 1 && is_number(number) && is_number(n))
 }
 
 fn open_shards(file: &InputFile, plain: &mut PlainFiles, choice: &Choice) -> Result<FileKind> {

@@ -43,6 +43,12 @@ fn a_pickle_that_would_run_a_command_is_refused() {
 }
 
 #[test]
+fn a_view_that_negates_its_storage_is_refused() {
+    let error = Checkpoint::open(&fixture("pt/negative.pt")).unwrap_err();
+    assert!(error.kind == ErrorKind::Input && error.message.contains("save tensor.resolve_neg()"), "{error}");
+}
+
+#[test]
 fn each_prefix_of_an_archive_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.pt");

@@ -1,6 +1,7 @@
 //! Keys of a `config.json`, with errors that name the key.
 
 use briquette_core::{Error, Result};
+use briquette_formats::json;
 use serde_json::Value;
 
 /// A model's `config.json`. It gives settings; sizes are compared with the headers.
@@ -17,7 +18,7 @@ impl Config {
     pub fn parse(bytes: Option<&[u8]>) -> Result<Self> {
         let Some(bytes) = bytes else { return Ok(Self(Value::Null)) };
         let value: Value =
-            serde_json::from_slice(bytes).map_err(|error| Error::input(format!("is no JSON: {error}")).at(FILE))?;
+            json::parsed(bytes).map_err(|error| Error::input(format!("is no JSON: {error}")).at(FILE))?;
         match value.is_object() {
             true => Ok(Self(value)),
             false => Err(Error::input("is no JSON object").at(FILE)),

@@ -1,8 +1,8 @@
 //! Runs a model once over data to gather input statistics of each layer.
 
 use crate::report::CalibrationReport;
-use briquette_core::{Error, Remedy, Result};
-use briquette_formats::{Checkpoint, Choice, draft, presence};
+use briquette_core::{Error, Result};
+use briquette_formats::{Checkpoint, Choice, draft};
 use briquette_recipe::raw::{RawData, RawMemory};
 use briquette_writer::context::RunOptions;
 use std::path::{Path, PathBuf};
@@ -55,34 +55,12 @@ pub fn calibrate(_request: &CalibrationRequest, _options: &RunOptions) -> Result
     Err(Error::lacks_feature("model", "run models"))
 }
 
-/// Returns the directory of a path.
-fn parent_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Checks before any work that an output file can be written.
-///
-/// Refuses to overwrite files, and to write among a model's files, where statistics would be read as weights.
-pub(crate) fn check_output(output: &Path, model: &Checkpoint, may_replace: bool) -> Result<()> {
-    if !may_replace && presence::has_entry(output)? {
-        let message = "exists already; choose another name";
-        return Err(Error::refused(message).with_remedy(Remedy::Replace).at(output.display()));
-    }
-    let parent = parent_of(output);
-    let directory = model.directory();
-    let parent = presence::resolved(parent)?;
-    if presence::is_directory(model.path())? && parent.is_some() && parent == presence::resolved(&directory)? {
-        let message = "is in the model's directory, where it would be read as weights; choose another directory";
-        return Err(Error::refused(message).at(output.display()));
-    }
-    draft::check_writable(output)
-}
-
 #[cfg(feature = "model")]
 mod run {
     use super::*;
     use crate::arch::arch_of;
     use crate::memory;
+    use crate::output_file::{OutputFile, parent_of};
     use crate::report::CalibratedLayer;
     use crate::training::spec_of;
     use briquette_eval::layerwise::Room;
@@ -94,7 +72,9 @@ mod run {
         let device = briquette_models::device(&options.device)?;
         let checkpoint = Checkpoint::open_as(&request.model, &request.choice)?;
         request.choice.check_used(&[&checkpoint])?;
-        check_output(&request.output, &checkpoint, options.force)?;
+        let read: Vec<&Path> =
+            [&request.data.eval, &request.data.labels].into_iter().flatten().map(PathBuf::as_path).collect();
+        OutputFile::Statistics.check(&request.output, &checkpoint, &read, options.force)?;
         let arch = arch_of(request.arch.as_deref(), &checkpoint)?;
         let limit = request.memory.limit_bytes()?;
         limit.map_or(Ok(()), |limit| memory::to_calibrate(&checkpoint, Some(arch), &device)?.check(limit))?;

@@ -84,6 +84,7 @@ mod run {
             batch_size_before: found.reference_batch_size,
             is_batch_auto: request.fits.is_auto,
             metrics: found.metrics,
+            input_difference: found.input_difference,
             continuation: found.continuation.map(|after| ContinuationFigures {
                 prompt: PROMPT.into(),
                 before: found.reference_continuation,

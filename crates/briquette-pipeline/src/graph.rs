@@ -1,6 +1,6 @@
 //! The graph of a model's network, as figures and as a page.
 
-use crate::calibrate::check_output;
+use crate::output_file::OutputFile;
 pub use crate::report::graph::{GraphDetail, schema};
 use crate::report::{GraphReport, html};
 use briquette_core::Result;
@@ -37,7 +37,7 @@ pub struct GraphRequest {
 pub fn graph(request: &GraphRequest, options: &RunOptions) -> Result<GraphReport> {
     let checkpoint = Checkpoint::open_as(&request.model, &request.choice)?;
     if let Some(page) = &request.page {
-        check_output(page, &checkpoint, options.force)?;
+        OutputFile::Page.check(page, &checkpoint, &[], options.force)?;
     }
     let graph = known_graph_of(&checkpoint, &request.dims)?;
     let report = crate::report::graph::report(&graph, &request.model, request.detail)

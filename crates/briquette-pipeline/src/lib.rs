@@ -35,6 +35,7 @@ pub mod memory;
 pub mod onnx;
 mod onnx_network;
 pub mod open;
+mod output_file;
 pub mod report;
 pub mod run;
 pub mod sensitivity;

@@ -71,6 +71,10 @@ pub fn sweep(
         );
     }
     check_build(&recipe)?;
+    let path = output.join("sweep.toml");
+    if presence::is_directory(&recipe.model)? {
+        draft::check_apart(&path, &[&recipe.model])?;
+    }
     std::fs::create_dir_all(&output).map_err(|source| Error::io("cannot create the directory", &output, source))?;
     let losses = recipe.budget.as_ref().is_some_and(|budget| budget.sensitivity.runs_model());
     let losses = losses.then(|| output.join("sweep.sensitivity.json"));
@@ -78,7 +82,6 @@ pub fn sweep(
         (budget.sensitivity, budget.loss, budget.samples) = (None, None, None);
         budget.sensitivity_file = Some(path);
     }
-    let path = output.join("sweep.toml");
     let also: Vec<PathBuf> =
         request.also.iter().map(std::path::absolute).collect::<std::io::Result<_>>().map_err(path_error)?;
     let mut start = BatchStart::at(started, (&path, &output), how.shard)?;

@@ -166,13 +166,18 @@ fn check_against((stored, manifest): (&StoredDir, &ManifestHead), original: &Pat
     for (index, TensorInfo { name, .. }) in stored.infos.iter().enumerate() {
         let recomputed = recomputed.get(name.as_str()).map(|by_rows| stored.hash_of(index, *by_rows));
         if recomputed.is_none() || recomputed != stored.expected_hash(index) {
-            // A dense export of a compressed model has no codes.
-            let exported = if has_stages { "" } else { ", it was exported from a compressed model" };
+            let (tensor, path) = (format!("tensor {name:?}"), original.display());
+            if !has_stages {
+                // An export of a pruned or cast model has no codes.
+                let message = format!(
+                    "differs from {path}; it was exported from a compressed model, or {path} is another original"
+                );
+                return Err(Error::input(format!("{message}; compare with `briquette diff`")).at(tensor));
+            }
             let message = format!(
-                "differs from what its recipe gives for {}; this is another original{exported}, or the output is damaged",
-                original.display()
+                "differs from what its recipe gives for {path}; this is another original, or the output is damaged"
             );
-            return Err(Error::input(message).at(format_args!("tensor {name:?}")));
+            return Err(Error::input(message).at(tensor));
         }
     }
     if recomputed.len() != stored.infos.len() {

@@ -22,7 +22,7 @@ use briquette_core::encoded::ScaleType;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::{Checkpoint, Compressed, OutputFormat, TensorInfo, TensorSource};
 use briquette_methods::quant::ScaleSearch;
-use briquette_writer::ties::{self, Ties};
+use briquette_writer::ties;
 use briquette_writer::{Plan, Stop, TensorPlan};
 use interop::Loads;
 pub use statistics::{listed, needs_inputs, settle_unseen};
@@ -72,11 +72,8 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     if loads.is_some() {
         interop::check_layout(&plan)?;
     }
-    let spares_heads = heads::matter(recipe);
-    let mut ties = match spares_heads || plan.profile.keeps_ties_once() {
-        true => ties::ties_of(checkpoint, stop)?,
-        false => Ties::new(),
-    };
+    let spares_heads = heads::matter(recipe.file_stages());
+    let mut ties = ties::ties_of(checkpoint, stop)?;
     let heads = if spares_heads { heads::of(&plan, &ties, checkpoint, &topology)? } else { BTreeSet::new() };
     choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, loads.as_ref())?;
     plan.check_fit()?;
@@ -85,8 +82,11 @@ pub fn plan<'a>(recipe: &Recipe, checkpoint: &'a Checkpoint, stop: &Stop) -> Res
     if let Some(loads) = loads {
         plan.untested = loads.check(&plan, recipe)?;
     }
-    if plan.profile.keeps_ties_once() {
-        choose::tie(&mut plan, &ties);
+    choose::untie(&mut plan, recipe.file_stages(), &mut ties);
+    let stores_once = plan.profile.keeps_ties_once();
+    // A rewritten ONNX file keeps each of its initializers.
+    if stores_once || plan.skeleton.is_none() {
+        choose::tie(&mut plan, &ties, stores_once);
     }
     let is_entropy = if recipe.scales.is_some() { keeps_blocks(recipe, checkpoint) } else { recipe.codes_entropy };
     storage::choose(&mut plan, is_entropy);

@@ -3,7 +3,7 @@
 mod coded;
 mod row_steps;
 
-use crate::piece::PieceReader;
+use crate::piece::{PieceReader, check_finite};
 use crate::piece_sizes::PieceSizes;
 use crate::{Stop, TensorPlan};
 use briquette_core::decision::{Decision, fake_quantize};
@@ -311,7 +311,7 @@ pub(crate) fn needed_bytes(tensor: &TensorPlan, source: &dyn TensorSource) -> us
     n_piece * tensor.width() * n_copies + (2 * 4 + 1 + 4 * 4) * n_sampled
 }
 
-/// Reads sampled rows of a tensor.
+/// Reads sampled rows of a tensor; refuses one with NaN or infinity.
 fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Result<Sample> {
     let (rows, mut values, mut reader) = (tensor.rows(), Vec::new(), PieceReader::default());
     let pieces = PieceSizes::SMALL.pieces_of(tensor, source.reads_ranges(tensor.index()));
@@ -319,6 +319,7 @@ fn sampled(tensor: &TensorPlan, source: &dyn TensorSource, stop: &Stop) -> Resul
     for piece in pieces {
         let mut row = piece.start;
         reader.read(source, tensor, &piece, stop)?.for_each_block(|block| {
+            check_finite(tensor, &block)?;
             most = most.max(f32::from_bits(simd::max_magnitude(block.values)));
             for values_of_row in block.values.chunks(rows.n_cols.max(1)) {
                 if row.is_multiple_of(every) {

@@ -105,14 +105,20 @@ pub fn decode_all(stored: &StoredDir, workers: &Workers) -> Result<Vec<DecodedTe
     Ok((0..stored.tensors.len()).map(found).collect())
 }
 
-/// Counts elements whose bytes are all zero.
-fn count_zeros(values: &[u8], width: usize) -> usize {
+/// Counts the floats of `width` bytes that are 0.0 or -0.0.
+pub fn count_zeros(values: &[u8], width: usize) -> usize {
     match width {
         4 if values.as_ptr().addr().is_multiple_of(4) => {
             briquette_core::simd::count_below(bytemuck::cast_slice(values), 1).0
         }
-        2 => values.as_chunks::<2>().0.iter().filter(|&&value| value == [0, 0]).count(),
-        _ => values.chunks_exact(width).filter(|value| value.iter().all(|&byte| byte == 0)).count(),
+        2 => values.as_chunks::<2>().0.iter().filter(|value| matches!(value, [0, 0 | 0x80])).count(),
+        // The sign is the highest bit of the last byte.
+        _ => values
+            .chunks_exact(width)
+            .filter(|value| {
+                value.split_last().is_some_and(|(last, rest)| last & 0x7f == 0 && rest.iter().all(|&byte| byte == 0))
+            })
+            .count(),
     }
 }
 

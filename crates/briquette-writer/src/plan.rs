@@ -285,7 +285,14 @@ impl<'a> TensorPlan<'a> {
         match profile.holds_sparse() && self.is_recoded() {
             true => {
                 let Rows { n_rows, n_cols, .. } = self.rows();
-                Coding::smallest(codes, self.stored_dtype(), n_rows, n_cols, n_kept)
+                let found = Coding::smallest(codes, self.stored_dtype(), n_rows, n_cols, n_kept);
+                // Zeros that a source of floats happens to have must save more than the entry of a bitmask takes in the header.
+                let by_chance =
+                    self.prune.is_none() && !self.was_sparse && self.quant.is_none_or(|quant| !quant.is_given);
+                let dense = Coding { codes, ..Coding::DENSE };
+                let [most, least] =
+                    [dense, found].map(|coding| coding.n_bytes(self.stored_dtype(), n_rows, n_cols, n_kept) as u64);
+                if by_chance && most - least < self.header_bytes_of_bitmask() { dense } else { found }
             }
             false => Coding { codes, ..Coding::DENSE },
         }

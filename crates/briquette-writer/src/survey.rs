@@ -10,6 +10,7 @@ mod scan;
 mod surveyed;
 
 use crate::context::Workers;
+use crate::decode::count_zeros;
 use crate::piece::check_finite;
 use crate::plan::{Nonfinite, Plan, TensorPlan};
 use crate::treatment::{Cut, Treatment};
@@ -34,9 +35,7 @@ pub const NONFINITE: &str = "has NaN or infinity";
 /// # Errors
 /// Refused: a tensor has NaN or infinity. Also errors of reading.
 pub fn survey(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<Vec<Survey>> {
-    if plan.nonfinite == Nonfinite::Left {
-        leave_nonfinite(plan, source, workers)?;
-    }
+    leave_nonfinite(plan, source, workers)?;
     norms::measure(plan, source, workers)?;
     let (mut thresholds, mut counts) = thresholds_of(plan, source, workers)?;
     count_pieces(plan, source, workers, 0..plan.tensors.len(), &thresholds, &mut counts)?;
@@ -204,13 +203,19 @@ fn has_zeros(tensor: &TensorPlan, source: &dyn TensorSource) -> Result<bool> {
     let (mut bytes, mut n_zeros) = (vec![0; RUN * width], 0);
     for run in 0..N_RUNS {
         source.read(tensor.index(), (n - RUN) / (N_RUNS - 1) * run * width, &mut bytes)?;
-        n_zeros += bytes.chunks_exact(width).filter(|element| element.iter().all(|&byte| byte == 0)).count();
+        n_zeros += count_zeros(&bytes, width);
     }
     Ok(n_zeros * 64 > N_RUNS * RUN)
 }
 
-/// Leaves tensors with NaN or infinity unchanged, and cancels casts that would overflow.
-fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<()> {
+/// Leaves tensors with NaN or infinity unchanged, and cancels casts that would overflow, if the plan says so.
+///
+/// # Errors
+/// Those of reading.
+pub fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<()> {
+    if plan.nonfinite != Nonfinite::Left {
+        return Ok(());
+    }
     let changed: Vec<usize> = (0..plan.tensors.len()).filter(|&index| plan.tensors[index].is_changed()).collect();
     let found = workers.map(&changed, Scan::default, |scan, &index| {
         let (mut is_finite, mut fits) = (true, true);

@@ -87,15 +87,15 @@ fn raw_of(what: &What) -> Result<raw::RawRecipe> {
     let (stage, calibration) = (stages_of(what)?, calibration_of(what));
     let (eval, max_length) = (what.eval.clone(), what.max_length);
     let data = eval.is_some().then(|| raw::RawData { eval, max_length, ..Default::default() });
-    Ok(raw::RawRecipe { stage, calibration, budget: budget_of(what), data, ..Default::default() })
+    Ok(raw::RawRecipe { stage, calibration, budget: budget_of(what)?, data, ..Default::default() })
 }
 
 /// Returns the budget of the flags, if they set one.
-fn budget_of(what: &What) -> Option<raw::RawBudget> {
+fn budget_of(what: &What) -> Result<Option<raw::RawBudget>> {
     let What { bytes, bits, min, max, choices, experimental, sensitivity, loss, sensitivity_file, .. } = what.clone();
-    let (min, max): (BTreeMap<_, _>, BTreeMap<_, _>) = (min.into_iter().collect(), max.into_iter().collect());
+    let (min, max) = (once("--min", min)?, once("--max", max)?);
     let is_given = has_budget(what);
-    is_given.then_some(raw::RawBudget {
+    Ok(is_given.then_some(raw::RawBudget {
         bytes,
         bits,
         min,
@@ -106,7 +106,19 @@ fn budget_of(what: &What) -> Option<raw::RawBudget> {
         loss,
         sensitivity_file,
         samples: None,
-    })
+    }))
+}
+
+/// Returns bounds by metric; refuses a metric with two.
+fn once(flag: &str, bounds: Vec<(String, f64)>) -> Result<BTreeMap<String, f64>> {
+    let mut found = BTreeMap::new();
+    for (metric, bound) in bounds {
+        if let Some(other) = found.insert(metric.clone(), bound) {
+            let message = format!("found {other} and {bound} for {metric}, expected one; remove the other");
+            return Err(Error::config(message).at(flag));
+        }
+    }
+    Ok(found)
 }
 
 fn has_budget(what: &What) -> bool {

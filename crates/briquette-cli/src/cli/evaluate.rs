@@ -52,6 +52,10 @@ fn asked(what: &EvalArgs) -> Result<(Evaluate, Option<PathBuf>)> {
 /// Returns tables of quality, latency and memory.
 pub(super) fn text_of(found: &EvaluationReport) -> String {
     let mut out = quality(found);
+    out += &found
+        .input_difference
+        .as_ref()
+        .map_or_else(String::new, |words| format!("note: {words}; compare the files beside both models\n"));
     out += &found.continuation.as_ref().map_or_else(String::new, |texts| continued(texts, label(found)));
     let runs: Vec<(&str, &RunFigures)> =
         found.before.iter().map(|run| ("before", run)).chain([(label(found), &found.after)]).collect();

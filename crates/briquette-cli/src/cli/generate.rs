@@ -31,13 +31,20 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) temperature: f32,
     /// Sample from this many of the most likely tokens; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 0, help_heading = "Sampling")]
+    #[arg(long, value_name = "K", default_value_t = 0, requires = "temperature", help_heading = "Sampling")]
     pub(crate) top_k: usize,
     /// Sample from the most likely tokens whose probabilities sum to this share
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 1.0,
+        requires = "temperature",
+        allow_negative_numbers = true,
+        help_heading = "Sampling"
+    )]
     pub(crate) top_p: f32,
     /// Seed of sampling
-    #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Sampling")]
+    #[arg(long, value_name = "SEED", default_value_t = 0, requires = "temperature", help_heading = "Sampling")]
     pub(crate) seed: u64,
     /// Type of cached keys and values: f32, f16 or int8
     #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = "Memory")]

@@ -268,6 +268,7 @@ pub(crate) fn diff(out: &mut dyn io::Write, diff: &Diff, is_all: bool) -> io::Re
         ("only in the second", &diff.only_in_second),
         ("different shapes", &diff.other_shape),
         ("different types", &diff.other_type),
+        ("not read, and not compared", &diff.unread),
     ] {
         if !names.is_empty() {
             writeln!(out, "{what}: {}", printable(&listed(names, is_all)))?;

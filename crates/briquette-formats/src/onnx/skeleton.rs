@@ -85,7 +85,7 @@ impl Skeleton {
                 (file, *offset..end.ok_or_else(short)?)
             }
             TensorData::Spans(_) | TensorData::Varints(_) if dtype.is_weight() => {
-                self.left_out.push(LeftOut { key: name.into(), n_bytes, is_model: false });
+                self.left_out.push(LeftOut { key: name.into(), n_bytes, is_model: false, is_unread: true });
                 return Ok(());
             }
             TensorData::Spans(_) | TensorData::Varints(_) | TensorData::Texts => return Ok(()),
@@ -144,7 +144,9 @@ pub(super) fn constant(node: &Node) -> Option<(&str, &Tensor)> {
     match (node.attribute("value")?, node.outputs.as_slice()) {
         (AttributeValue::Tensor(tensor), [name]) => {
             let is_weight = tensor.dtype().is_some_and(DType::is_weight) && tensor.shape.len() > 1;
-            (is_weight && matches!(tensor.data, TensorData::Span(_))).then_some((name.as_str(), tensor))
+            // A network beside an output has none of the elements.
+            let has_place = matches!(tensor.data, TensorData::Span(_) | TensorData::Absent);
+            (is_weight && has_place).then_some((name.as_str(), tensor))
         }
         _ => None,
     }

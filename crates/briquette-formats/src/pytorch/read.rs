@@ -68,7 +68,12 @@ fn read_checked(file: &InputFile, key: Option<&str>) -> Result<(Vec<Sum>, TorchM
         agree::agree(file, &opened.pickle, &found, viewed.iter().map(|(info, ..)| info))?;
     }
     let mut left_out = found.left_out;
-    left_out.extend(opened.program_bytes.map(|n_bytes| LeftOut { key: "code".into(), n_bytes, is_model: false }));
+    left_out.extend(opened.program_bytes.map(|n_bytes| LeftOut {
+        key: "code".into(),
+        n_bytes,
+        is_model: false,
+        is_unread: false,
+    }));
     let n_bytes = if left_out.is_empty() { file.len() } else { model_bytes };
     let tensors = viewed.into_iter().zip(found.tensors).map(|((info, stored, at), (_, view))| {
         (info, at.map_or_else(|| TensorPlace::Gathered(Box::new(Gathered::new(view, stored))), TensorPlace::At))

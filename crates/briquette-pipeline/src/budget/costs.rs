@@ -13,6 +13,7 @@ use briquette_recipe::plan::{siblings, topology_of};
 use briquette_recipe::{Bounds, Budget, GivenScheme, Recipe, Target};
 use briquette_writer::context::{RunOptions, Workers};
 use briquette_writer::curve::Curve;
+use briquette_writer::survey::leave_nonfinite;
 use briquette_writer::{Plan, TensorPlan};
 use std::collections::BTreeMap;
 
@@ -81,8 +82,9 @@ impl Costs {
     /// - See [`sensitivity::find`].
     pub(super) fn of(recipe: &Recipe, budget: &Budget, options: &RunOptions) -> Result<Self> {
         let checkpoint = crate::open::model(recipe)?;
-        let plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
+        let mut plan = briquette_recipe::plan::plan(recipe, &checkpoint, &options.stop)?;
         let workers = workers_of_curves(recipe, &plan, &checkpoint, options)?;
+        leave_nonfinite(&mut plan, &checkpoint, &workers)?;
         let is_open =
             |tensor: &TensorPlan| tensor.quant.is_some_and(|quant| quant.spec.range == ScaleSearch::Step(None));
         // A training rounds to one step for each tensor, or leaves a tensor as it is.

@@ -5,7 +5,7 @@ use briquette_core::{DType, Error, ErrorStats, OutputAxis, Result, Rows, rows};
 use briquette_formats::{Checkpoint, Choice, TensorInfo, TensorSource};
 use briquette_writer::context::{RunOptions, Workers};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
@@ -38,6 +38,8 @@ pub struct Diff {
     pub only_in_second: Vec<String>,
     /// Tensors with different shapes.
     pub other_shape: Vec<String>,
+    /// Weights of both models that are not read.
+    pub unread: Vec<String>,
     /// Tensors with types that cannot be compared: weights and integers, or different integers.
     pub other_type: Vec<String>,
 }
@@ -87,8 +89,14 @@ pub fn diff(first: &Path, second: &Path, choice: &Choice, options: &RunOptions) 
         only_in_first: missing(&in_a, &in_b),
         only_in_second: missing(&in_b, &in_a),
         other_shape: names(other_shape),
+        unread: unread(&a).intersection(&unread(&b)).cloned().collect(),
         other_type: names(other_type),
     })
+}
+
+/// Returns the names of weights that are not read.
+fn unread(checkpoint: &Checkpoint) -> BTreeSet<String> {
+    checkpoint.left_out().iter().filter(|left| left.is_unread).map(|left| left.key.clone()).collect()
 }
 
 impl TensorDiff {
@@ -169,7 +177,14 @@ impl PairBuffers {
     /// Compares a range of values of two weights. Equal NaN and infinity at the same position count as equal.
     fn values(&mut self, a: TensorAt, b: TensorAt, range: &Range<usize>) -> Result<(ErrorStats, bool)> {
         read_values(a, range, &mut self.one, &mut self.w)?;
-        read_values(b, range, &mut self.one, &mut self.v)?;
+        read_values(b, range, &mut self.other, &mut self.v)?;
+        let types = [a, b].map(|(source, index)| source.tensors()[index].dtype);
+        // Different f64 values may be one f32.
+        let differs = types.contains(&DType::F64) && {
+            let [one, other] =
+                [(&self.one, types[0]), (&self.other, types[1])].map(|(bytes, dtype)| in_f64(bytes, dtype));
+            one.zip(other).any(|(w, v)| w != v && w.to_bits() != v.to_bits())
+        };
         for (w, v) in self.w.iter_mut().zip(&mut self.v) {
             if !w.is_finite() && w.to_bits() == v.to_bits() {
                 (*w, *v) = (0.0, 0.0);
@@ -177,7 +192,7 @@ impl PairBuffers {
         }
         let mut stats = ErrorStats::default();
         stats.push_with_max(&self.w, &self.v);
-        Ok((stats, self.w == self.v))
+        Ok((stats, self.w == self.v && !differs))
     }
 
     /// Compares a range of bytes of two tensors that are not weights.
@@ -188,6 +203,16 @@ impl PairBuffers {
         }
         Ok((ErrorStats::default(), self.one == self.other))
     }
+}
+
+/// Returns values in f64; those of other types are exact in f32.
+fn in_f64(bytes: &[u8], dtype: DType) -> Box<dyn Iterator<Item = f64> + '_> {
+    if dtype == DType::F64 {
+        return Box::new(bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)));
+    }
+    let mut values = vec![0.0; bytes.len() * 8 / dtype.n_bits()];
+    rows::to_f32(bytes, dtype, &mut values);
+    Box::new(values.into_iter().map(f64::from))
 }
 
 fn read_values(

@@ -7,6 +7,7 @@ use briquette_formats::{Checkpoint, Choice, Compressed, LeftOut, TensorInfo, Ten
 use briquette_recipe::plan::role::RoleContext;
 use briquette_recipe::plan::topology::Topology;
 use briquette_writer::context::{RunOptions, Workers};
+use briquette_writer::decode::count_zeros;
 use briquette_writer::known::Known;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
@@ -76,6 +77,8 @@ pub struct LeftOutInspection {
     pub n_bytes: u64,
     /// Whether the key can be selected as the model.
     pub is_model: bool,
+    /// Whether it is a weight of the model that is not read.
+    pub is_unread: bool,
 }
 
 /// One tensor.
@@ -110,6 +113,7 @@ pub struct TensorInspection<'a> {
 /// - Interrupted: the run was stopped.
 pub fn inspect(path: &Path, choice: &Choice, count_zeros: bool, options: &RunOptions) -> Result<Inspection> {
     let checkpoint = Checkpoint::open_as(path, choice)?;
+    choice.check_used(&[&checkpoint])?;
     let zeros = if count_zeros { Some(zeros_of(&checkpoint, options)?) } else { None };
     let topology = Topology::of(&checkpoint, checkpoint.layout())?;
     let roles = RoleContext::of_model(&checkpoint, &topology, checkpoint.layout(), &[])?;
@@ -159,7 +163,7 @@ impl RoleEvidence {
 
 impl LeftOutInspection {
     fn of(left: &LeftOut) -> Self {
-        Self { key: left.key.clone(), n_bytes: left.n_bytes, is_model: left.is_model }
+        Self { key: left.key.clone(), n_bytes: left.n_bytes, is_model: left.is_model, is_unread: left.is_unread }
     }
 }
 
@@ -180,6 +184,12 @@ fn notes(left_out: &[LeftOutInspection], prefixes: &[String]) -> Vec<String> {
     let note = |left: &LeftOutInspection| {
         // A key from a file may contain any characters.
         let key = left.key.escape_debug();
+        if left.is_unread {
+            let n_bytes = bytes(left.n_bytes);
+            return format!(
+                "{key}, {n_bytes}: a weight that is not read, because it is stored as integers; save it as raw data."
+            );
+        }
         let hint = match left.is_model {
             true => format!("; key = {:?} selects it instead", left.key),
             false => String::new(),
@@ -267,7 +277,11 @@ fn zeros_of(checkpoint: &Checkpoint, options: &RunOptions) -> Result<Vec<u64>> {
         for start in (0..info.n_bytes()).step_by(piece) {
             bytes.resize(piece.min(info.n_bytes() - start), 0);
             checkpoint.read(index, start, bytes)?;
-            n_zeros += bytes.chunks_exact(width).filter(|element| element.iter().all(|&byte| byte == 0)).count() as u64;
+            let n = match info.dtype.is_weight() {
+                true => count_zeros(bytes, width),
+                false => bytes.chunks_exact(width).filter(|element| element.iter().all(|&byte| byte == 0)).count(),
+            };
+            n_zeros += n as u64;
             workers.advance(bytes.len());
             workers.check_stop()?;
         }

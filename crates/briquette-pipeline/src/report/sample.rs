@@ -135,6 +135,7 @@ fn evaluation() -> EvaluationReport {
         batch_size_before: Some(32),
         is_batch_auto: false,
         metrics: [("cosine".to_string(), 0.9995), ("pair_spearman".to_string(), 0.999)].into(),
+        input_difference: None,
         continuation: Some(ContinuationFigures {
             prompt: "It had begun to snow, and".into(),
             before: Some(" the street was white.".into()),

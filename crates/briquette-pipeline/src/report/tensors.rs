@@ -102,6 +102,6 @@ fn why_of(evidence: &Evidence, tensor: &TensorPlan) -> String {
     match placed.coding.storage {
         Storage::Bitmask => "bitmask is smaller than dense".into(),
         Storage::Entropy { .. } => "zeros are stored in few bits".into(),
-        Storage::Dense => "too few zeros for a bitmask to save anything".into(),
+        Storage::Dense => "a bitmask of the kept weights saves nothing".into(),
     }
 }

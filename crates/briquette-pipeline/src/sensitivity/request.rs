@@ -1,10 +1,10 @@
 //! Sensitivities of a model's tensors, as a file and a page.
 
 use super::{find, open_tensors};
-use crate::calibrate::check_output;
+use crate::output_file::OutputFile;
 use crate::report::{SensitivityReport, html, to_json};
 use crate::unwritten::unwritten;
-use briquette_core::Result;
+use briquette_core::{Error, Remedy, Result};
 use briquette_formats::{Choice, draft};
 use briquette_recipe::raw::{
     RawBudget, RawCalibration, RawData, RawLayout, RawModel, RawOutput, RawQuantize, RawRecipe, StageKeys,
@@ -60,11 +60,16 @@ fn found(request: &SensitivityRequest, options: &RunOptions) -> Result<Sensitivi
     let recipe = request.recipe(request.how.as_deref())?;
     let checkpoint = crate::open::model(&recipe)?;
     let page = request.output.as_ref().map(|output| output.with_extension("html"));
-    for path in request.output.iter().chain(&page) {
-        check_output(path, &checkpoint, options.force)?;
+    let read = [&request.data.eval, &request.data.labels, &request.statistics];
+    let read: Vec<&Path> = read.into_iter().flatten().map(PathBuf::as_path).collect();
+    let files = [(&request.output, OutputFile::Sensitivity), (&page, OutputFile::Page)];
+    for (path, kind) in files.into_iter().filter_map(|(path, kind)| Some((path.as_ref()?, kind))) {
+        kind.check(path, &checkpoint, &read, options.force)?;
     }
     let plan = briquette_recipe::plan::plan(&recipe, &checkpoint, &options.stop)?;
-    let open = open_tensors(&plan, None, &BTreeMap::new(), &checkpoint, &Workers::new(options)?)?;
+    // The command has no flag that leaves such tensors out, but --exclude does.
+    let open = open_tensors(&plan, None, &BTreeMap::new(), &checkpoint, &Workers::new(options)?)
+        .map_err(|error| Error { remedy: error.remedy.filter(|remedy| *remedy != Remedy::AllowNonfinite), ..error })?;
     let found = |recipe: &Recipe| {
         let how = recipe.budget.as_ref().map_or(&Sensitivity::Relative, |budget| &budget.sensitivity);
         find(recipe, how, &open, &checkpoint, options)

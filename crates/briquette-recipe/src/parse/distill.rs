@@ -222,16 +222,12 @@ impl DistillStage {
                     "training does not know the scales of columns; remove column_scales from the quantize stage";
                 return Err(Error::config(format!("quantization_aware: {message}")));
             }
-            (true, Some(next)) if next.trellis().is_some() => {
-                let message = "training uses a trellis only with a budget; set budget.experimental, and remove -trellis from the quantize stage";
-                return Err(Error::config(format!("quantization_aware: {message}")));
-            }
             (true, Some(next)) if next.corrects_biases() => {
                 let message =
                     "the training fits biases to rounded weights; remove bias_correction from the quantize stage";
                 return Err(Error::config(format!("quantization_aware: {message}")));
             }
-            (true, Some(next)) => Some(QuantizeStage::from_raw(next, around.calibration)?),
+            (true, Some(next)) => Some(QuantizeStage::from_raw(next, around.calibration, true)?),
             (true, None) => {
                 return Err(Error::config("quantization_aware: no quantize stage follows; add one"));
             }

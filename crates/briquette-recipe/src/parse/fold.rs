@@ -1,7 +1,7 @@
 //! The fold stage: moves norms and scales into other layers, so that the network computes the same.
 
 use crate::parse::raw::RawCalibration;
-use crate::parse::statistics::statistics_of;
+use crate::parse::statistics::statistics_file;
 use crate::parse::words::{one_of, refuse};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
@@ -141,7 +141,7 @@ impl FoldStage {
         }
         Ok(Self {
             method,
-            statistics: statistics_of(&raw.statistics, needs, calibration, &format!("method `{name}`"))?,
+            statistics: statistics_file(&raw.statistics, needs, calibration, &format!("method `{name}`"))?,
             include: raw.include.as_ref().map(Patterns::new).transpose()?,
             exclude: Patterns::new(&raw.exclude)?,
         })

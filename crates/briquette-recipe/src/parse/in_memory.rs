@@ -208,6 +208,7 @@ impl From<Scheme> for QuantizeStage {
             rounding: Rounding::Nearest,
             learns: false,
             corrects_biases: false,
+            is_trained: false,
             statistics: None,
             overrides: Vec::new(),
             found: BTreeMap::new(),

@@ -101,6 +101,8 @@ pub struct QuantizeStage {
     pub learns: bool,
     /// Whether biases take up the mean error of new weights.
     pub corrects_biases: bool,
+    /// Whether a training before the stage keeps weights on its grids.
+    pub is_trained: bool,
     /// A file of input statistics, if the range or the rounding needs them and no calibration gathers them.
     pub statistics: Option<PathBuf>,
     /// Whether the stage selects embeddings by role or by pattern. If so, its scheme also applies to tied
@@ -169,12 +171,16 @@ impl QuantizeStage {
     /// The default roles.
     pub(crate) const ROLES: [Role; 3] = [Role::Linear, Role::Conv, Role::Embedding];
 
-    pub(crate) fn from_raw(raw: &RawQuantize, calibration: Option<&RawCalibration>) -> Result<Self> {
+    /// Validates the keys of a quantize stage; `is_trained` if a training with `quantization_aware` comes before it.
+    ///
+    /// # Errors
+    /// Config: a key is missing, invalid or without effect.
+    pub(crate) fn from_raw(raw: &RawQuantize, calibration: Option<&RawCalibration>, is_trained: bool) -> Result<Self> {
         if raw.is_static() && calibration.is_none_or(|keys| keys.data.is_none()) {
             let message = "int8-static runs the model to find the ranges of activations; set calibration.data (--data)";
             return Err(Error::config(format!("scheme: {message}")));
         }
-        check_trellis(raw)?;
+        check_trellis(raw, is_trained)?;
         let names_role = raw.roles.as_ref().is_some_and(|roles| roles.contains(&Role::Embedding));
         Ok(Self {
             names_embeddings: names_role || raw.include.is_some(),
@@ -183,6 +189,7 @@ impl QuantizeStage {
             rounding: one_of("round", raw.round.as_deref().unwrap_or("nearest"), &Rounding::NAMES)?,
             learns: learns(raw, calibration)?,
             corrects_biases: raw.corrects_biases(),
+            is_trained,
             statistics: statistics_of(&raw.statistics, raw.needs_statistics(), calibration, &asks_for(raw))?,
             overrides: overrides_of(&raw.overrides, |rule| {
                 refuse("overrides.sparsity", &rule.sparsity, "quantize stage")?;
@@ -203,15 +210,16 @@ impl QuantizeStage {
     }
 }
 
-/// Refuses a trellis whose codes nothing chooses.
-fn check_trellis(raw: &RawQuantize) -> Result<()> {
+/// Refuses a trellis whose codes nothing chooses, or two things: a training keeps weights on the trellis.
+fn check_trellis(raw: &RawQuantize, is_trained: bool) -> Result<()> {
     let Some(name) = raw.trellis() else { return Ok(()) };
-    match raw.round.as_deref() == Some("gptq") && raw.reconstruct.is_none() {
-        true => Ok(()),
-        false => Err(Error::config(format!(
-            "scheme: {name} chooses codes while weights are updated; set round = \"gptq\", without reconstruct"
-        ))),
-    }
+    let message = match (is_trained, raw.updates_weights()) {
+        (true, false) => return Ok(()),
+        (false, true) if raw.reconstruct.is_none() => return Ok(()),
+        (true, true) => "has the codes that the training chose; remove round and reconstruct",
+        (false, _) => "chooses codes while weights are updated; set round = \"gptq\", without reconstruct",
+    };
+    Err(Error::config(format!("scheme: {name} {message}")))
 }
 
 /// Returns whether the rounding is learned.

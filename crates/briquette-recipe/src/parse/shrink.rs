@@ -2,7 +2,7 @@
 
 use crate::parse::memory::bytes_of;
 use crate::parse::raw::RawCalibration;
-use crate::parse::statistics::statistics_of;
+use crate::parse::statistics::statistics_file;
 use crate::parse::words::{one_of, refuse};
 use briquette_core::pattern::Patterns;
 use briquette_core::{Error, Result};
@@ -187,7 +187,7 @@ impl ShrinkStage {
             None if score.needs_inputs() => format!("method `{name}`"),
             None => "refit".into(),
         };
-        let statistics = statistics_of(&raw.statistics, needs, calibration, &what)?;
+        let statistics = statistics_file(&raw.statistics, needs, calibration, &what)?;
         if !needs {
             refuse("statistics", &raw.statistics, &format!("{name} shrink stage without refit"))?;
         }

@@ -137,7 +137,8 @@ impl StageEffect {
                 Self::Stage(Stage::Prune(PruneStage::from_raw(keys, recipe.calibration.as_ref())?))
             }
             StageKeys::Quantize(keys) => {
-                Self::Stage(Stage::Quantize(QuantizeStage::from_raw(keys, recipe.calibration.as_ref())?))
+                let is_trained = is_trained_before(&recipe.stage[..index]);
+                Self::Stage(Stage::Quantize(QuantizeStage::from_raw(keys, recipe.calibration.as_ref(), is_trained)?))
             }
             StageKeys::Cast(keys) => Self::Stage(Stage::Cast(CastStage::from_raw(keys)?)),
             StageKeys::Factorize(keys) => Self::ModelStage(ModelStage::Transform(Box::new(TransformStage::Factorize(
@@ -165,6 +166,16 @@ impl StageEffect {
             StageKeys::Unknown(name) => StageKind::parse(name).map(|_| Self::Nothing)?,
         })
     }
+}
+
+/// Returns whether a training knows the quantize stage after these stages.
+fn is_trained_before(stages: &[RawStage]) -> bool {
+    let aware = stages.iter().rev().find_map(|stage| match &stage.keys {
+        StageKeys::Distill(keys) => Some(keys.quantization_aware),
+        StageKeys::Quantize(_) => Some(false),
+        _ => None,
+    });
+    aware.unwrap_or(false)
 }
 
 /// Returns the first quantize stage.

@@ -41,6 +41,10 @@ pub fn parse<T: DeserializeOwned>(text: &str, name: &str) -> Result<T> {
     }
     toml::from_str(text).map_err(|error| {
         let span = error.span().unwrap_or_default();
+        if error.message().starts_with("duplicate key") {
+            let key = text.get(span.clone()).unwrap_or_default();
+            return at(span.start, format!("found the key {key} twice in one table; remove one"));
+        }
         let quotes = |word: &str| format!("found {word}, expected a value; put strings in quotes: \"{word}\"");
         let known = numbers::out_of_range(text, span.clone());
         let known = known.or_else(|| numbers::unquoted(text, span.clone()).map(quotes));

@@ -2,9 +2,10 @@
 
 use super::interop::Loads;
 use crate::{CastStage, PruneStage, PruneTarget, QuantizeStage, Stage};
-use briquette_core::{Error, Grid, Result, Role};
+use briquette_core::entropy::trellis::can_have_trellis;
+use briquette_core::{Error, Grid, Patterns, Result, Role};
 use briquette_formats::output_format::{CodeSupport, Misfit};
-use briquette_methods::prune::{Ratio, Reconstruction, SparsityPattern};
+use briquette_methods::prune::{Ratio, Reconstruction, Score, SparsityPattern};
 use briquette_methods::quant::{Activations, QuantSpec, Rounding, Scheme};
 use briquette_writer::plan;
 use briquette_writer::ties::Ties;
@@ -184,9 +185,11 @@ fn quantize(
             tensor.solve.corrects_bias = stage.corrects_biases;
             tensor.solve.learns = stage.learns && matches!(tensor.role, Role::Linear | Role::Conv);
         }
-        // After a training with the schemes of a budget, weights are on their trellis.
-        let is_on_trellis =
-            tensor.solve.rounding == Rounding::Gptq || stage.found.contains_key(tensor.info.name.as_str());
+        // After a training with these schemes, weights are on their trellis.
+        let is_trained = stage.is_trained && can_have_trellis(tensor.rows().n_cols);
+        let is_on_trellis = tensor.solve.rounding == Rounding::Gptq
+            || is_trained
+            || stage.found.contains_key(tensor.info.name.as_str());
         for quant in tensor.quant.iter_mut().filter(|_| !is_on_trellis) {
             quant.spec = quant.spec.without_trellis();
         }
@@ -256,9 +259,38 @@ fn scheme_of(held: &CodeSupport, tensor: &TensorPlan, asked: Scheme) -> Result<S
     Ok(Scheme { weights: QuantSpec { grid, scale: held.scale(spec.scale), ..spec }, ..asked })
 }
 
-/// Stores tied tensors once: the tensors of a group are treated like the embedding among them, or else like the
-/// first.
-pub(super) fn tie(plan: &mut Plan, ties: &Ties) {
+/// Unties tensors that patterns of a stage tell apart, such as a head that is excluded while its table of tokens is not.
+pub(super) fn untie<'a>(plan: &mut Plan, stages: impl Iterator<Item = &'a Stage>, ties: &mut Ties) {
+    let patterns: Vec<&Patterns> = stages
+        .map(Stage::selection)
+        .flat_map(|selection| selection.include.iter().chain([&selection.exclude]))
+        .filter(|patterns| !patterns.is_empty())
+        .collect();
+    let matched = |index: usize| {
+        let name = &plan.tensors[index].info.name;
+        patterns.iter().map(|patterns| patterns.matches(name)).collect::<Vec<_>>()
+    };
+    let mut apart = Vec::new();
+    if !patterns.is_empty() {
+        ties.retain(|&index, &mut first| {
+            let is_alike = matched(index) == matched(first);
+            apart.extend((!is_alike).then_some((index, first)));
+            is_alike
+        });
+    }
+    if let Some(&(index, first)) = apart.first() {
+        let [name, other] = [index, first].map(|index| &plan.tensors[index].info.name);
+        let more =
+            if apart.len() > 1 { format!(" The same holds for {} more.", apart.len() - 1) } else { String::new() };
+        plan.remarks
+            .push(format!("{name} equals {other}, but a pattern chooses only one of them, so both are stored.{more}"));
+    }
+}
+
+/// Treats tied tensors alike: like the embedding among them, or else like the first. With `stores_once`, the others are stored with it.
+///
+/// Otherwise, tensors whose treatment depends on others or on their name keep their own.
+pub(super) fn tie(plan: &mut Plan, ties: &Ties, stores_once: bool) {
     let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (&index, &first) in ties {
         groups.entry(first).or_insert_with(|| vec![first]).push(index);
@@ -268,6 +300,10 @@ pub(super) fn tie(plan: &mut Plan, ties: &Ties) {
         let is_embedding = |&&index: &&usize| plan.tensors[index].role == Role::Embedding;
         let main = *group.iter().find(is_embedding).unwrap_or(&first);
         let treatment = plan.tensors[main].treatment().clone();
+        let is_own = |prune: &Pruning| matches!(prune.cut, Cut::Pool(_)) || matches!(prune.score, Score::Random(_));
+        if !stores_once && treatment.prune.as_ref().is_some_and(is_own) {
+            continue;
+        }
         for &index in &group {
             let tensor = &mut plan.tensors[index];
             let role = tensor.role;
@@ -276,7 +312,7 @@ pub(super) fn tie(plan: &mut Plan, ties: &Ties) {
                 tensor.role = role;
                 tensor.share(&mut shared);
             }
-            tensor.tie_to((index != main).then_some(main));
+            tensor.tie_to((stores_once && index != main).then_some(main));
             if index != main || treatment.prune.is_none() {
                 unpooled.insert(index);
             }
@@ -290,7 +326,6 @@ mod tests {
     use super::*;
     use briquette_core::{DType, OutputAxis, Rows};
     use briquette_formats::{OutputFormat, TensorInfo, WeightLayout};
-    use briquette_methods::prune::Score;
     use briquette_writer::Treatment;
     use briquette_writer::known::{Known, Reason};
     use briquette_writer::plan::Nonfinite;
@@ -338,7 +373,7 @@ mod tests {
     fn tied_tensors_follow_the_embedding_among_them_or_the_first() {
         let infos = infos(6);
         let mut plan = pooled(&infos);
-        tie(&mut plan, &Ties::from([(1, 0), (3, 2), (4, 2)]));
+        tie(&mut plan, &Ties::from([(1, 0), (3, 2), (4, 2)]), true);
         let tied: Vec<Option<usize>> = plan.tensors.iter().map(|tensor| tensor.tied_to()).collect();
         assert_eq!(tied, [Some(1), None, None, Some(2), Some(2), None], "0 follows the embedding 1; 3 and 4 follow 2");
         assert!(plan.tensors[0].prune.is_none(), "follows the embedding, which is not pruned");
@@ -352,7 +387,7 @@ mod tests {
         let mut plan = pooled(&infos);
         let ties: Ties = (1..n).step_by(2).map(|index| (index, index - 1)).collect();
         let since = std::time::Instant::now();
-        tie(&mut plan, &ties);
+        tie(&mut plan, &ties, true);
         assert!(since.elapsed().as_secs() < 20, "one pass needs far less: {:?}", since.elapsed());
         assert_eq!(plan.tensors.iter().filter(|tensor| tensor.tied_to().is_some()).count(), n / 2);
     }

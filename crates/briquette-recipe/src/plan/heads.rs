@@ -1,11 +1,11 @@
 //! Embeddings that are also the output head, where rounding errors reach every output.
 
+use crate::Stage;
 use crate::plan::role::RoleContext;
 use crate::plan::topology::Topology;
-use crate::{Recipe, Stage};
 use briquette_core::Result;
 use briquette_core::{Role, RoleRule};
-use briquette_formats::{Checkpoint, TensorInfo, TensorSource, model_config};
+use briquette_formats::{Checkpoint, TensorInfo, TensorSource, json, model_config};
 use briquette_graph::WeightId;
 use briquette_graph::ties::heads as of_graph;
 use briquette_writer::Plan;
@@ -31,9 +31,9 @@ struct Said {
     text_config: Option<Box<Said>>,
 }
 
-/// Returns whether a stage would quantize tied heads below eight bits by default.
-pub(super) fn matter(recipe: &Recipe) -> bool {
-    recipe.file_stages().any(|stage| matches!(stage, Stage::Quantize(stage) if stage.spares_heads()))
+/// Returns whether one of these stages would quantize tied heads below eight bits by default.
+pub(super) fn matter<'a>(mut stages: impl Iterator<Item = &'a Stage>) -> bool {
+    stages.any(|stage| matches!(stage, Stage::Quantize(stage) if stage.spares_heads()))
 }
 
 /// Returns the tensors of a plan that are both embedding and head.
@@ -112,7 +112,7 @@ fn without_head(tensors: &[(&TensorInfo, Role)], said: &Said) -> BTreeSet<usize>
 impl Said {
     fn by(checkpoint: &Checkpoint) -> Result<Self> {
         let config = model_config::read(checkpoint)?;
-        Ok(config.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
+        Ok(config.and_then(|bytes| json::parsed(&bytes).ok()).unwrap_or_default())
     }
 
     /// Returns whether a model without a stored head uses its embedding as the head.

@@ -51,12 +51,13 @@ pub fn plan_in_memory<'a>(recipe: &Recipe, source: &'a dyn TensorSource, about: 
     plan.tensors = untouched_tensors(source.tensors(), known);
     plan.layout = layout;
     plan.check_axes()?;
-    let ties = ties_of(source, &Stop::default())?;
-    let heads = if heads::matter(recipe) { heads::tied(&plan, &ties) } else { BTreeSet::new() };
+    let mut ties = ties_of(source, &Stop::default())?;
+    let heads = if heads::matter(recipe.file_stages()) { heads::tied(&plan, &ties) } else { BTreeSet::new() };
     choose::apply_stages(&mut plan, recipe.file_stages().enumerate(), &heads, None)?;
     norms::leave_in_memory(&mut plan);
     plan.check_fit()?;
-    choose::tie(&mut plan, &ties);
+    choose::untie(&mut plan, recipe.file_stages(), &mut ties);
+    choose::tie(&mut plan, &ties, true);
     plan.inputs = views(&plan, inputs)?;
     Ok(plan)
 }

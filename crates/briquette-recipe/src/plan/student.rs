@@ -102,7 +102,7 @@ fn untouched<'a>(
 
 /// Returns the student's tensors that are both embedding and head in the model.
 fn heads_of(plan: &Plan, recipe: &Recipe, checkpoint: &Checkpoint) -> Result<BTreeSet<usize>> {
-    if !heads::matter(recipe) {
+    if !heads::matter(recipe.stages.iter()) {
         return Ok(BTreeSet::new());
     }
     let names = heads::names(checkpoint, &recipe.roles)?;

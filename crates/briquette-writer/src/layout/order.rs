@@ -79,11 +79,13 @@ impl Order {
         }
         records.sort_unstable_by(|a, b| order(a, b).then(a.tensor.cmp(&b.tensor)));
         let twice = records.windows(2).filter(|pair| order(&pair[0], &pair[1]).is_eq());
-        if let Some(second) = twice.map(|pair| &pair[1]).min_by_key(|second| (second.tensor, second.nth)) {
-            let name = name(second);
-            let name = format!("{}{}", name.0, name.1);
-            let message = format!("its part would have the name {name:?} of another tensor; exclude one of them");
-            return Err(Error::input(message).at(plan.tensors[second.tensor as usize].culprit()));
+        if let Some([first, second]) = twice.filter_map(|pair| pair.first_chunk()).min_by_key(|pair| pair[1].tensor) {
+            // A suffix shows that the tensor is stored in parts.
+            let (split, other) = if name(first).1.is_empty() { (second, first) } else { (first, second) };
+            let name = format!("{}{}", name(split).0, name(split).1);
+            let other = &plan.tensors[other.tensor as usize].info.name;
+            let message = format!("its part would have the name {name:?}, as of tensor {other:?}; exclude it");
+            return Err(Error::input(message).at(plan.tensors[split.tensor as usize].culprit()));
         }
         Ok(Self { records, files })
     }

@@ -43,7 +43,12 @@ impl TensorPlan<'_> {
         let is_predicted_dense = self.was_sparse && self.prune.is_none()
             || matches!(self.prune, Some(Pruning { cut: Cut::Pool(_) | Cut::Given, .. }));
         let may_grow = is_predicted_dense && profile.holds_sparse() && self.tied_to().is_none();
-        if may_grow { 400 + 3 * self.info.name.len() as u64 } else { 0 }
+        if may_grow { self.header_bytes_of_bitmask() } else { 0 }
+    }
+
+    /// Returns the most bytes by which a bitmask lengthens the header of a file.
+    pub(super) fn header_bytes_of_bitmask(&self) -> u64 {
+        400 + 3 * self.info.name.len() as u64
     }
 }
 

@@ -49,9 +49,15 @@ pub(super) fn describe(pickle: &Pickle, name: PickleName, arguments: &Value) -> 
             let items = dict_of(pickle, items).ok_or_else(damaged)?;
             Ok(Err(Node::Dict(items)))
         }
-        (PickleName::Tensor, [storage, view @ ..]) => view_of(pickle, storage, view, None).map(Err),
+        (PickleName::Tensor, [storage, view @ ..]) => {
+            check_metadata(pickle, view.get(5))?;
+            view_of(pickle, storage, view, None).map(Err)
+        }
         (PickleName::TypedTensor, [storage, view @ ..]) => match view.get(5) {
-            Some(Value::Name(PickleName::Type(dtype))) => view_of(pickle, storage, view, Some(*dtype)).map(Err),
+            Some(Value::Name(PickleName::Type(dtype))) => {
+                check_metadata(pickle, view.get(6))?;
+                view_of(pickle, storage, view, Some(*dtype)).map(Err)
+            }
             _ => Err(damaged()),
         },
         (PickleName::Parameter | PickleName::Size, [value, ..]) => Ok(Ok(value.clone())),
@@ -71,6 +77,20 @@ fn dict_of(pickle: &Pickle, items: &Value) -> Option<Vec<(Value, Value)>> {
         _ => None,
     };
     items.iter().map(pair).collect()
+}
+
+/// Refuses views that negate or conjugate the elements of their storage.
+fn check_metadata(pickle: &Pickle, metadata: Option<&Value>) -> Result<(), Refusal> {
+    let Some(Node::Dict(items)) = metadata.and_then(|metadata| pickle.node(metadata)) else { return Ok(()) };
+    let is_lazy = |(key, value): &(Value, Value)| {
+        matches!(key, Value::Text(key) if matches!(&**key, "neg" | "conj")) && !matches!(value, Value::Bool(false))
+    };
+    match items.iter().any(is_lazy) {
+        false => Ok(()),
+        true => {
+            Err("a tensor is a view with negated or conjugated values; save tensor.resolve_neg().resolve_conj()".into())
+        }
+    }
 }
 
 fn view_of(pickle: &Pickle, storage: &Value, view: &[Value], dtype: Option<DType>) -> Result<Node, Refusal> {

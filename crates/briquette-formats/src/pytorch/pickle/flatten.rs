@@ -59,7 +59,10 @@ pub(crate) fn flatten(pickle: &Pickle, root: &Value, key: Option<&str>) -> Resul
         n_visits = sizes.n_visits;
         let n_bytes = sizes.by_storage.values().fold(0, |sum: u64, n| sum.saturating_add(*n));
         if n_bytes > 0 {
-            push(&mut left_out, LeftOut { is_model: choose::is_model(pickle, &key, value), key, n_bytes });
+            push(
+                &mut left_out,
+                LeftOut { is_model: choose::is_model(pickle, &key, value), is_unread: false, key, n_bytes },
+            );
         }
     }
     Ok(Flattened { tensors: walk.tensors, path, left_out, left_keys, transposed_layers: walk.transposed })

@@ -164,7 +164,8 @@ impl Machine {
                 self.extend(items)
             }
             _ => {
-                Err(format!("its pickle has the opcode {code:#04x}, which torch.save does not write; do not trust it"))
+                let message = "which torch.save does not write by default; if you trust it, save it again with the default pickle_protocol";
+                Err(format!("its pickle has the opcode {code:#04x}, {message}"))
             }
         }
     }

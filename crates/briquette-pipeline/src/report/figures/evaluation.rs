@@ -30,6 +30,9 @@ pub struct EvaluationReport {
     pub is_batch_auto: bool,
     /// Metrics by name; `reference_` is the prefix of metrics of the original model.
     pub metrics: BTreeMap<String, f64>,
+    /// How the model prepares items in another way than the original.
+    #[serde(default)]
+    pub input_difference: Option<String>,
     /// Text that a decoder generates from a prompt.
     #[serde(default)]
     pub continuation: Option<ContinuationFigures>,

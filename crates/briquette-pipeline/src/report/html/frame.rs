@@ -1,6 +1,7 @@
 //! The frame of every page. A page makes no requests and works without scripts.
 
 use super::escape::escape;
+use crate::output_file::PAGE_MARK;
 use maud::{Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("page.css");
@@ -15,6 +16,7 @@ pub(super) fn page(title: &str, sections: &[Markup], footer: &Markup) -> String 
         html lang="en" {
             head {
                 meta charset="utf-8";
+                (PreEscaped(PAGE_MARK))
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta http-equiv="Content-Security-Policy" content=(POLICY);
                 meta name="color-scheme" content="light dark";

@@ -30,6 +30,7 @@ pub(super) fn section(report: &Report) -> Markup {
         section aria-labelledby="quality" {
             h2 id="quality" { "Quality, speed and memory" }
             (scrolling("quality", &table))
+            @if let Some(words) = &evaluation.input_difference { p { "Note: " (escape(words)) "." } }
             @if let Some(found) = &evaluation.continuation { (continued(found)) }
         }
     }
