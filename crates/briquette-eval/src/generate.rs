@@ -7,6 +7,8 @@ use crate::sampling::Sampling;
 use briquette_core::memory::MemoryMeter;
 use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, Choice};
+use briquette_graph::op::{Composite, Rotary};
+use briquette_graph::{Node, Op};
 use briquette_models::chat::end_tokens;
 use briquette_models::data::PairSource;
 use briquette_models::{Arch, CacheType, Decoder, KeyValues, LoadedModel};
@@ -192,6 +194,8 @@ struct Generation<'a> {
     request: &'a GenerateRequest,
     decoder: &'a dyn Decoder,
     ends: Vec<u32>,
+    /// Whether positions are turned by the length of the longest sequence, so that each takes its steps alone.
+    is_apart: bool,
     prompts: &'a [Prompt],
     sequences: Vec<Growing<'a>>,
     seconds: [f64; 2],
@@ -220,7 +224,15 @@ impl<'a> Generation<'a> {
             ending: (request.max_tokens == 0).then_some(Ending::MaxTokens),
         };
         let (ends, sequences) = (end_tokens(model)?, prompts.iter().map(growing).collect());
-        Ok(Self { model, request, decoder, ends, prompts, sequences, seconds: [0.0; 2], n_steps: 0, cache_bytes: 0 })
+        let turns_by_length = |node: &Node| match &node.op {
+            Op::Composite(Composite::Attention(settings)) => {
+                settings.rotary.as_ref().is_some_and(Rotary::depends_on_length)
+            }
+            _ => false,
+        };
+        let is_apart = model.network.graph().nodes.iter().any(turns_by_length);
+        let (seconds, n_steps, cache_bytes) = ([0.0; 2], 0, 0);
+        Ok(Self { model, request, decoder, ends, is_apart, prompts, sequences, seconds, n_steps, cache_bytes })
     }
 
     /// Processes each prompt, and samples the first token after it.
@@ -244,16 +256,21 @@ impl<'a> Generation<'a> {
             if alive.is_empty() {
                 return Ok(());
             }
-            let last: Vec<Vec<u32>> =
-                alive.iter().map(|&at| self.sequences[at].tokens.last().copied().into_iter().collect()).collect();
-            let start = Instant::now();
-            let scores = self.scores(&alive, &last)?;
-            self.seconds[1] += start.elapsed().as_secs_f64();
-            self.n_steps += alive.len();
-            for (&index, scores) in alive.iter().zip(&scores) {
-                self.add(index, scores, each)?;
+            for together in alive.chunks(if self.is_apart { 1 } else { alive.len() }) {
+                self.step(together, each)?;
             }
         }
+    }
+
+    /// Takes one step of some sequences.
+    fn step(&mut self, together: &[usize], each: EachPiece) -> Result<()> {
+        let last = |&at: &usize| self.sequences[at].tokens.last().copied().into_iter().collect();
+        let last: Vec<Vec<u32>> = together.iter().map(last).collect();
+        let start = Instant::now();
+        let scores = self.scores(together, &last)?;
+        self.seconds[1] += start.elapsed().as_secs_f64();
+        self.n_steps += together.len();
+        together.iter().zip(&scores).try_for_each(|(&index, scores)| self.add(index, scores, each))
     }
 
     /// Returns the logits after the last of some tokens, an equal number for each sequence.

@@ -14,6 +14,8 @@ pub struct TargetStart {
     forced: Option<u32>,
     /// The tokens that end a text.
     ends: Vec<u32>,
+    /// Whether a text begins with the special tokens of the tokenizer, as Whisper's do.
+    has_special: bool,
 }
 
 impl TargetStart {
@@ -40,7 +42,8 @@ impl TargetStart {
             Some(one) => id(one).into_iter().collect(),
             None => Vec::new(),
         };
-        Ok(Self { start, forced: value("forced_bos_token_id").and_then(id).filter(in_table), ends })
+        let forced = value("forced_bos_token_id").and_then(id).filter(in_table);
+        Ok(Self { start, forced, ends, has_special: folder.model_type()?.as_deref() == Some("whisper") })
     }
 
     /// Returns the tokens of a target: the start, then the text with the tokenizer's special tokens.
@@ -69,7 +72,8 @@ impl TargetStart {
     pub fn prefix(&self, tokenizer: &TextTokenizer) -> Result<Vec<u32>> {
         let special = match self.forced {
             Some(forced) => vec![forced],
-            None => tokenizer.special_tokens()?,
+            None if self.has_special => tokenizer.special_tokens()?,
+            None => Vec::new(),
         };
         let special = special.into_iter().filter(|token| *token != self.start && !self.ends.contains(token));
         Ok(std::iter::once(self.start).chain(special).collect())

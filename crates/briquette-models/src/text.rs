@@ -388,7 +388,23 @@ struct StSettings {
     max_seq_length: Option<usize>,
 }
 
-/// Returns the maximum length of sentence-transformers, if set.
+/// A larger number means that a tokenizer has no limit.
+const NO_LIMIT: f64 = 1e9;
+
+#[derive(Deserialize)]
+struct TokenizerLimit {
+    model_max_length: Option<f64>,
+}
+
+/// Returns the maximum length of sentence-transformers, if set. Models of newer versions have it beside the tokenizer.
 pub(crate) fn max_seq_length(folder: &Folder) -> Result<Option<usize>> {
-    Ok(folder.read::<StSettings>("sentence_bert_config.json")?.and_then(|settings| settings.max_seq_length))
+    let own = folder.read::<StSettings>("sentence_bert_config.json")?;
+    if let Some(length) = own.as_ref().and_then(|settings| settings.max_seq_length) {
+        return Ok(Some(length));
+    }
+    if own.is_none() && folder.read::<serde_json::Value>("modules.json")?.is_none() {
+        return Ok(None);
+    }
+    let limit = folder.read::<TokenizerLimit>("tokenizer_config.json")?.and_then(|limit| limit.model_max_length);
+    Ok(limit.filter(|length| (1.0..NO_LIMIT).contains(length)).map(|length| length as usize))
 }

@@ -6,9 +6,10 @@ use briquette_formats::{Checkpoint, limits};
 use std::path::{Path, PathBuf};
 
 /// The files with settings that a model of texts or images is run with.
-const SETTINGS: [&str; 11] = [
+const SETTINGS: [&str; 12] = [
     "config.json",
     "preprocessor_config.json",
+    "processor_config.json",
     "data_config.json",
     "tokenizer.json",
     "tokenizer_config.json",

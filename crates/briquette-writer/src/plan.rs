@@ -287,8 +287,7 @@ impl<'a> TensorPlan<'a> {
                 let Rows { n_rows, n_cols, .. } = self.rows();
                 let found = Coding::smallest(codes, self.stored_dtype(), n_rows, n_cols, n_kept);
                 // Zeros that a source of floats happens to have must save more than the entry of a bitmask takes in the header.
-                let by_chance =
-                    self.prune.is_none() && !self.was_sparse && self.quant.is_none_or(|quant| !quant.is_given);
+                let by_chance = self.prune.is_none() && !self.was_sparse;
                 let dense = Coding { codes, ..Coding::DENSE };
                 let [most, least] =
                     [dense, found].map(|coding| coding.n_bytes(self.stored_dtype(), n_rows, n_cols, n_kept) as u64);

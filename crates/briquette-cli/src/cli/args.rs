@@ -222,7 +222,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         what: CalibrateArgs,
     },
-    /// Measure the sensitivity of each tensor, which decides the use of a size budget
+    /// Measure how much the loss grows if each tensor is quantized; size budgets use the result
     #[command(after_help = "Examples:\n  \
         briquette sensitivity models/minilm --data sentences.txt -o minilm.sensitivity.json\n  \
         briquette sensitivity models/minilm --data sentences.txt --against measured\n  \
@@ -339,7 +339,8 @@ pub(crate) struct EvalArgs {
     /// Take data, memory and gate from a recipe, and compare with its model
     #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "against"], help_heading = "Input")]
     pub(crate) recipe: Option<PathBuf>,
-    /// Text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array (classifiers)
+    /// Text lines or .jsonl (encoders, text classifiers), a text file (decoders), .jsonl pairs (T5, BART, Whisper), a folder of
+    /// classes or an array (image classifiers)
     #[arg(long, value_name = "PATH", help_heading = "Data")]
     pub(crate) data: Option<PathBuf>,
     /// A file of labels for an array; by default, the labels are in --data

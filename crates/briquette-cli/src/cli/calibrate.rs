@@ -19,7 +19,8 @@ const N_LISTED: usize = 8;
 /// The data and settings of a calibration.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CalibrateArgs {
-    /// Text lines or .jsonl (encoders), a text file (decoders), a folder of classes or an array (classifiers)
+    /// Text lines or .jsonl (encoders, text classifiers), a text file (decoders), .jsonl pairs (T5, BART, Whisper), a folder of
+    /// classes or an array (image classifiers)
     #[arg(long, value_name = "PATH", help_heading = "Data")]
     pub(crate) data: PathBuf,
     /// The file to write; it may not be in the model's directory

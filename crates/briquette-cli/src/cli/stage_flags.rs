@@ -66,14 +66,15 @@ pub(crate) struct What {
     /// and the remaining weights are refitted
     #[arg(long, value_name = "METHOD", requires = "shrink", help_heading = "Shrinking")]
     pub(crate) shrink_method: Option<String>,
-    /// Parts to remove (the first three): feed-forward, heads, channels, experts, width
+    /// Parts to remove: feed-forward, heads, channels, experts, width; by default the first three
     #[arg(long, value_name = "PARTS", value_delimiter = ',', requires = "shrink", help_heading = "Shrinking")]
     pub(crate) shrink_parts: Option<Vec<String>>,
     /// Change weights without changing the function of the network: batch-norm, equalize, rotate; with --statistics also
     /// smooth, awq and auto, which does either or neither for each input
     #[arg(long, value_name = "METHODS", value_delimiter = ',', help_heading = "Folding")]
     pub(crate) fold: Vec<String>,
-    /// Prune this share of the weights, from 0 to below 1, smallest magnitude first
+    /// Prune this share of the weights, from 0 to below 1, those of the smallest magnitude unless --prune-method says
+    /// otherwise
     #[arg(long, value_name = "SHARE", group = "pruning", value_parser = parse_sparsity, allow_negative_numbers = true, help_heading = "Pruning")]
     pub(crate) prune: Option<f64>,
     /// Keep N of every M neighbouring inputs instead, such as 2:4
@@ -135,7 +136,7 @@ pub(crate) struct What {
     /// quantized) or relative (to weights)
     #[arg(long, value_name = "HOW", requires = "budget", help_heading = "Budget")]
     pub(crate) sensitivity: Option<String>,
-    /// Loss of measured: kl (decoders, classifiers), cosine (of outputs) or metric (accuracy, sts_spearman, ln
+    /// Loss of `--sensitivity measured`: kl (decoders, classifiers), cosine (of outputs) or metric (accuracy, sts_spearman, ln
     /// perplexity)
     #[arg(long, value_name = "LOSS", requires = "sensitivity", help_heading = "Budget")]
     pub(crate) loss: Option<String>,
@@ -149,11 +150,11 @@ pub(crate) struct What {
     /// How weights are rounded: nearest, or gptq, which updates the remaining weights
     #[arg(long, value_name = "HOW", requires = "rounding", help_heading = "Quantization")]
     pub(crate) round: Option<String>,
-    /// signround learns the rounding and scales of each block from its outputs on --data (200 steps)
+    /// Learn the rounding and scales of each block from its outputs on --data; the only method is signround (200 steps)
     #[arg(long, value_name = "HOW", requires = "rounding", help_heading = "Quantization")]
     pub(crate) reconstruct: Option<String>,
-    /// Give the columns of linear layers scales too, which multiply inputs before they are rounded: those of SmoothQuant or
-    /// AWQ, chosen for each input (needs input statistics)
+    /// Give each column of a linear layer a scale, which multiplies its input before it is rounded, so that rounded inputs
+    /// lose less (needs input statistics)
     #[arg(long, requires = "quantize", help_heading = "Quantization")]
     pub(crate) column_scales: bool,
     /// Let biases, and the means of batch norms, take up the mean error of the layer's new weights (needs input statistics)
@@ -175,7 +176,8 @@ pub(crate) struct What {
     /// the list
     #[arg(long, value_name = "ROLES", value_delimiter = ',', value_parser = parse_role, requires = "rounding", help_heading = "Quantization")]
     pub(crate) quantize_roles: Option<Vec<Role>>,
-    /// Format of the output: briquette (the default), compressed-tensors, dense or burnpack
+    /// Format of the output: briquette (the default), compressed-tensors, dense, burnpack, or onnx (only for ONNX models,
+    /// where it is the default)
     #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     pub(crate) format: Option<String>,
     /// How codes are stored: auto (dense or sparse, whichever is smaller) or entropy

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// How many levels of directories are searched for files to copy.
 const MAX_DEPTH: usize = 3;
 /// The settings of images, which a run of the model reads.
-const IMAGE_SETTINGS: &str = "preprocessor_config.json";
+const IMAGE_SETTINGS: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 /// Extensions of weight files, which are never copied.
 const WEIGHT_EXTENSIONS: [&str; 14] =
     ["safetensors", "bin", "pt", "pth", "ckpt", "bpk", "gguf", "h5", "msgpack", "onnx", "ot", "tflite", "npz", "mpk"];
@@ -63,9 +63,10 @@ pub fn companions_of(directory: &Path) -> Result<Companions> {
 /// # Errors
 /// See [`companions_of`].
 pub fn companions_beside(directory: &Path) -> Result<Companions> {
-    let (mut found, relative) = (Companions::default(), Path::new(IMAGE_SETTINGS));
-    let path = directory.join(relative);
-    if let Some(metadata) = presence::metadata(&path)?.filter(std::fs::Metadata::is_file) {
+    let mut found = Companions::default();
+    for relative in IMAGE_SETTINGS.map(Path::new) {
+        let path = directory.join(relative);
+        let Some(metadata) = presence::metadata(&path)?.filter(std::fs::Metadata::is_file) else { continue };
         match reason_to_leave(directory, relative, &metadata, path.is_symlink())? {
             Some(reason) => found.left.push((relative.to_path_buf(), reason)),
             None => found.taken.push(relative.to_path_buf()),

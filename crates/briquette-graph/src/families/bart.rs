@@ -29,7 +29,8 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let at = |name: &str| format!("{prefix}{name}");
     let mut to = GraphBuilder::new("BART", headers);
     let table = to.weight(&at(TABLE))?;
-    for stack in ["encoder", "decoder"] {
+    for stack in ["encoder", "decoder"].into_iter().filter(|stack| own_table(headers, config, prefix, stack).is_none())
+    {
         to.alias(table, &at(&format!("{stack}.embed_tokens.weight")));
     }
     // Both embeddings come before the first block, so that no later block needs their table.
@@ -50,6 +51,13 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     Ok(to.finish(&[logits]))
 }
 
+/// The table of words of one stack, where `config.json` unties the tables and the checkpoint has it.
+fn own_table(headers: &Headers, config: &Config, prefix: &str, stack: &str) -> Option<String> {
+    let path = format!("{prefix}{stack}.embed_tokens");
+    let is_own = config.flag("tie_word_embeddings") == Some(false) && headers.has(&format!("{path}.weight"));
+    is_own.then_some(path)
+}
+
 /// The sum of words and positions, normed.
 fn embeddings(to: &mut GraphBuilder, config: &Config, prefix: &str, stack: &str, extents: Extents) -> Result<ValueId> {
     let path = format!("{prefix}{stack}.embed_positions");
@@ -64,7 +72,8 @@ fn embeddings(to: &mut GraphBuilder, config: &Config, prefix: &str, stack: &str,
         _ => ("", InputSource::TokenIds, InputSource::PositionIds { offset: 2, skips_padding: false }),
     };
     let ids = to.input_from(&format!("{name}input_ids"), &shape, ids);
-    let mut x = to.embedding(&format!("{prefix}shared"), ids)?;
+    let table = own_table(to.headers(), config, prefix, stack).unwrap_or_else(|| format!("{prefix}shared"));
+    let mut x = to.embedding(&table, ids)?;
     if config.flag("scale_embedding") == Some(true) {
         let scale = Primitive::Scale((config.needed("d_model")? as f64).sqrt());
         x = to.node(&format!("{prefix}{stack}.scaled"), scale, &[x.into()]);

@@ -2,7 +2,7 @@
 
 use super::convolution::{filters, pool_space};
 use super::extents::Extents;
-use super::layers::{feed_forward, prefix_of};
+use super::layers::{activation, feed_forward, prefix_of};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, InputSource, ValueId};
@@ -48,6 +48,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         false => prefix_of(headers, &PREFIXES, &format!("{}.weight", names.stem[0])),
     };
     let (stem, stages) = (names.stem.map(|name| format!("{prefix}{name}")), format!("{prefix}{STAGES}"));
+    let function = activation(config, "hidden_act", ElementFunction::Gelu)?;
     let mut to = GraphBuilder::new("ConvNeXt", headers);
     let [height, width] = extents.image;
     let images = to.input_from("images", &[extents.batch, 3, height, width], InputSource::Images);
@@ -64,7 +65,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
             x = patches(&mut to, &format!("{before}1"), x)?;
         }
         for index in 0..headers.count(&blocks) {
-            x = block(&mut to, &names, &format!("{blocks}{index}"), x)?;
+            x = block(&mut to, &names, &format!("{blocks}{index}"), function, x)?;
         }
     }
     let x = classify(&mut to, config, (is_torchvision, prefix), extents.batch, x)?;
@@ -92,15 +93,21 @@ fn channels_first(to: &mut GraphBuilder, path: &str, x: ValueId) -> ValueId {
     to.node(&format!("{path}.channels_first"), Primitive::Transpose(vec![0, 3, 1, 2]), &[x.into()])
 }
 
-/// `x + scale · outer(gelu(inner(norm(depthwise x))))`.
-fn block(to: &mut GraphBuilder, names: &PathNames, path: &str, x: ValueId) -> Result<ValueId> {
+/// `x + scale · outer(function(inner(norm(depthwise x))))`.
+fn block(
+    to: &mut GraphBuilder,
+    names: &PathNames,
+    path: &str,
+    function: ElementFunction,
+    x: ValueId,
+) -> Result<ValueId> {
     let [depthwise, norm, inner, outer] = names.block.map(|name| format!("{path}.{name}"));
     to.begin_block(path);
     let [n, side] = filters(to, &depthwise);
     let y = to.conv(&depthwise, x, ConvSettings::square(1, side / 2).with_groups(n.max(1)))?;
     let y = channels_last(to, path, y);
     let y = to.layer_norm(&norm, y, names.eps)?;
-    let y = feed_forward(to, [&inner, &outer], ElementFunction::Gelu, y)?;
+    let y = feed_forward(to, [&inner, &outer], function, y)?;
     let scale = to.weight(&format!("{path}.{}", names.scale))?;
     let is_vector = to.headers().get(&format!("{path}.{}", names.scale)).is_some_and(|info| info.shape.rank() == 1);
     let product = Primitive::Elementwise(ElementFunction::Mul);

@@ -7,7 +7,8 @@ use super::experts::experts;
 use super::extents::Extents;
 use super::labels::{finish_with_classes, has_classes, predicts_tokens};
 use super::layers::{
-    Projected, ProjectionNames, activation, attend, fused_kv_heads, fused_split, gated, head_width, n_layers, n_tokens,
+    Projected, ProjectionNames, activation, attend, check_causal, fused_kv_heads, fused_split, gated, head_width,
+    n_layers, n_tokens,
 };
 use super::layers::{prefix_of, project};
 use super::rotary::rotary;
@@ -49,8 +50,23 @@ fn is_base(headers: &Headers) -> bool {
     headers.has("embed_tokens.weight") && !headers.has(HEAD)
 }
 
+/// The values of keys that a `model_type` has where `config.json` leaves them out.
+fn usual(model_type: Option<&str>) -> &'static str {
+    match model_type.unwrap_or_default() {
+        "granite" => r#"{"attention_multiplier": 1.0}"#,
+        "gemma2" => {
+            r#"{"query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}"#
+        }
+        "olmo2" => r#"{"rms_norm_eps": 1e-5}"#,
+        "smollm3" => r#"{"rope_theta": 2000000.0}"#,
+        _ => "{}",
+    }
+}
+
 /// Builds the graph of a decoder, or of an encoder with causal attention.
 pub(super) fn build(headers: &Headers, config: &Config, extents: Extents, style: &Style) -> Result<Graph> {
+    check_causal(config)?;
+    let config = &config.clone().with_usual(&Config::parse(Some(usual(config.model_type()).as_bytes()))?);
     let mut to = GraphBuilder::new(style.family, headers);
     let prefix = prefix_of(headers, &PREFIXES, "embed_tokens.weight");
     let table = format!("{prefix}embed_tokens");
@@ -93,8 +109,7 @@ impl RotaryDecoder<'_> {
 
     fn layer(&self, to: &mut GraphBuilder, path: &str, index: usize, x: ValueId) -> Result<ValueId> {
         let config = self.config;
-        let key = if config.text("hidden_activation").is_some() { "hidden_activation" } else { "hidden_act" };
-        let function = activation(config, key, self.style.function)?;
+        let function = self.function()?;
         let (own, inner) = (format!("{path}.self_attn"), format!("{path}.mlp"));
         to.begin_block(path);
         let [first, second, third, last] = norms(to, path);
@@ -109,6 +124,18 @@ impl RotaryDecoder<'_> {
         let x = self.residual(to, &inner, [third, last], feed_forward, x)?;
         to.end_block();
         Ok(x)
+    }
+
+    /// The function of gates. Gemma 1 calls the approximation by a tangent "gelu".
+    fn function(&self) -> Result<ElementFunction> {
+        let config = self.config;
+        let is_first_gemma = config.model_type() == Some("gemma");
+        let has_own = config.text("hidden_activation").is_some() && !is_first_gemma;
+        let key = if has_own { "hidden_activation" } else { "hidden_act" };
+        match activation(config, key, self.style.function)? {
+            ElementFunction::Gelu if is_first_gemma => Ok(ElementFunction::GeluTanh),
+            function => Ok(function),
+        }
     }
 
     /// `x + factor · after(inner(before(x)))`, where each norm may be absent.
@@ -160,22 +187,37 @@ impl RotaryDecoder<'_> {
 
     fn settings(&self, index: usize, width: usize) -> Result<Attention> {
         let config = self.config;
-        let kind = config.text_at("layer_types", index);
-        let is_sliding =
-            kind.map_or_else(|| (self.style.is_sliding)(config, index), |kind| kind == "sliding_attention");
+        // Llama's own code reads neither windows nor kinds of layers.
+        let is_llama = config.model_type() == Some("llama");
+        let kind = config.text_at("layer_types", index).filter(|_| !is_llama);
+        let is_sliding = kind
+            .map_or_else(|| !is_llama && (self.style.is_sliding)(config, index), |kind| kind == "sliding_attention");
         let window = config.size("sliding_window")?.filter(|_| is_sliding);
         let kind = if is_sliding { "sliding_attention" } else { "full_attention" };
-        let has_rotary = config.number_at("no_rope_layers", index) != Some(0.0);
+        let has_rotary = is_llama || self.has_rotary(index);
         let rotary = if has_rotary { Some(rotary(config, Some(kind), width)?) } else { None };
         let given = config.number("query_pre_attn_scalar").map(|scalar| 1.0 / scalar.sqrt());
         let scale = given.or(config.number("attention_multiplier"));
-        let soft_cap = config.number("attn_logit_softcapping");
+        let soft_cap = config.number("attn_logit_softcapping").filter(|_| config.model_type() != Some("gemma3_text"));
         Ok(Attention { causal: true, window, rotary, scale, soft_cap, ..Attention::full(1) })
     }
 
-    /// The head over the vocabulary: its own matrix, or the embedding where `config.json` ties them.
+    /// Whether positions turn the heads of a layer: in SmolLM3, not in every fourth.
+    fn has_rotary(&self, index: usize) -> bool {
+        let config = self.config;
+        match config.number_at("no_rope_layers", index) {
+            Some(number) => number != 0.0,
+            None if config.model_type() == Some("smollm3") => {
+                let every = config.number("no_rope_layer_interval").map_or(4, |n| n.clamp(1.0, 1e6) as usize);
+                !(index + 1).is_multiple_of(every)
+            }
+            None => true,
+        }
+    }
+
+    /// The head over the vocabulary: its own matrix, or the embedding where `config.json` ties them and the checkpoint has no other.
     fn head(&self, to: &mut GraphBuilder, table: &str, x: ValueId) -> Result<ValueId> {
-        if self.config.flag("tie_word_embeddings").unwrap_or(self.style.is_tied) {
+        if self.config.flag("tie_word_embeddings").unwrap_or(self.style.is_tied) && !to.headers().has(HEAD) {
             let table = to.weight(&format!("{table}.weight"))?;
             to.alias(table, HEAD);
         }

@@ -32,6 +32,9 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     };
     match config.object("text_config") {
         Some(text) => decoder::build(headers, &with_usual(text)?, extents, &style),
+        None if config.model_type() == Some("gemma3_text") => {
+            decoder::build(headers, &with_usual_rotary(config.clone())?, extents, &style)
+        }
         None => decoder::build(headers, config, extents, &style),
     }
 }
@@ -39,7 +42,11 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
 /// Adds the settings that the text part of Gemma 3 has where `config.json` of a model for images leaves them out.
 fn with_usual(text: Config) -> Result<Config> {
     let usual = Config::parse(Some(USUAL_TEXT.as_bytes()))?;
-    let text = text.with_usual(&usual);
+    with_usual_rotary(text.with_usual(&usual))
+}
+
+/// Adds the bases of rotary positions where `config.json` leaves them out.
+fn with_usual_rotary(text: Config) -> Result<Config> {
     match text.object("rope_parameters") {
         Some(_) => Ok(text),
         None => Ok(text.with_usual(&Config::parse(Some(USUAL_ROTARY.as_bytes()))?)),

@@ -4,7 +4,8 @@ use super::extents::Extents;
 use super::heads::tied_linear;
 use super::labels::{finish_with_classes, has_classes, predicts_tokens};
 use super::layers::{
-    Projected, activation, attend, fused_kv_heads, fused_split, head_width, n_layers, n_tokens, pre_norm, prefix_of,
+    Projected, activation, attend, check_causal, fused_kv_heads, fused_split, head_width, n_layers, n_tokens, pre_norm,
+    prefix_of,
 };
 use crate::builder::GraphBuilder;
 use crate::config::Config;
@@ -70,6 +71,7 @@ fn layer(to: &mut GraphBuilder, config: &Config, layers: &str, index: usize, eps
     if config.flag("scale_attn_by_inverse_layer_idx") == Some(true) {
         scale /= (index + 1) as f64;
     }
+    check_causal(config)?;
     let settings = Attention { causal: true, scale: Some(scale), ..Attention::full(heads) };
     let function = activation(config, "activation_function", ElementFunction::GeluTanh)?;
     to.begin_block(&path);

@@ -3,7 +3,8 @@
 use super::extents::Extents;
 use super::labels::{finish_with_classes, has_classes, predicts_tokens};
 use super::layers::{
-    Projected, activation, attend, feed_forward, fused_kv_heads, head_width, n_layers, n_tokens, prefix_of,
+    Projected, activation, attend, check_causal, feed_forward, fused_kv_heads, head_width, n_layers, n_tokens,
+    prefix_of,
 };
 use super::rotary::rotary;
 use crate::builder::GraphBuilder;
@@ -46,7 +47,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     }
     x = to.layer_norm(&format!("{prefix}final_layer_norm"), x, eps)?;
     if predicts_tokens(&to, config, "ForCausalLM") {
-        if config.flag("tie_word_embeddings") == Some(true) {
+        if config.flag("tie_word_embeddings") == Some(true) && !headers.has("embed_out.weight") {
             let table = to.weight(&format!("{table}.weight"))?;
             to.alias(table, "embed_out.weight");
         }
@@ -62,7 +63,9 @@ fn layer(to: &mut GraphBuilder, config: &Config, path: &str, eps: f64, x: ValueI
     let width = head_width(config.needed("hidden_size")?, heads)?;
     let n_out = to.headers().matrix(&at("attention.query_key_value.weight")).map_or(0, |[n_out, _]| n_out);
     let heads = fused_kv_heads(n_out, width, 1, heads);
-    let rotary = Some(rotary(config, None, width)?);
+    check_causal(config)?;
+    let usual = Config::parse(Some(br#"{"rotary_pct": 0.25}"#))?;
+    let rotary = Some(rotary(&config.clone().with_usual(&usual), None, width)?);
     let settings = Attention { causal: true, rotary, ..Attention::full(heads) };
     let function = activation(config, "hidden_act", ElementFunction::Gelu)?;
     let is_parallel = config.flag("use_parallel_residual") != Some(false);

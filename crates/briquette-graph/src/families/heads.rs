@@ -58,7 +58,10 @@ impl VocabularyHead<'_> {
         let inner = to.linear(self.dense, x)?;
         let inner = to.function(&format!("{path}.activation"), self.function, inner);
         let inner = to.layer_norm(self.norm, inner, self.eps)?;
-        tied_linear(to, self.table, self.decoder, &[self.bias, &format!("{}.bias", self.decoder)], inner).map(Some)
+        // A decoder with a weight of its own has a bias of its own.
+        let own = format!("{}.bias", self.decoder);
+        let biases = if has(to, self.decoder) { [own.as_str(), self.bias] } else { [self.bias, own.as_str()] };
+        tied_linear(to, self.table, self.decoder, &biases, inner).map(Some)
     }
 }
 

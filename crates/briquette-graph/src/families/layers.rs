@@ -216,3 +216,21 @@ pub(super) fn prefix_of<'a>(to: &crate::headers::Headers, prefixes: &[&'a str], 
     let found = prefixes.iter().find(|prefix| to.has(&format!("{prefix}{name}")));
     found.or(prefixes.last()).copied().unwrap_or_default()
 }
+
+/// Refuses a decoder whose tokens see later ones.
+///
+/// # Errors
+/// Input: `config.json` says so.
+pub(super) fn check_causal(config: &Config) -> Result<()> {
+    let both = ["use_bidirectional_attention"].into_iter().find(|key| config.flag(key) == Some(true));
+    let key = both.or_else(|| (config.flag("is_causal") == Some(false)).then_some("is_causal"));
+    // Gemma 1 and 2 ignore it.
+    let is_ignored = both.is_some() && matches!(config.model_type(), Some("gemma" | "gemma2"));
+    match key.filter(|_| !is_ignored) {
+        Some(key) => {
+            let message = "says that tokens see later ones, expected a decoder that reads from left to right";
+            Err(Error::input(format!("{key} {message}; such networks are not supported")).at("config.json"))
+        }
+        None => Ok(()),
+    }
+}

@@ -66,12 +66,13 @@ pub(super) fn tensors(config: &Config, like: &Headers) -> Result<TensorShapes> {
     Ok(to)
 }
 
-/// Qwen2 limits the window of later layers, other models limit all layers or none.
+/// Qwen2 and Qwen3 limit the window of later layers if a key says so, other models limit all layers or none.
 fn is_sliding(config: &Config, layer: usize) -> bool {
-    let first = match config.flag("use_sliding_window") {
-        Some(false) => return false,
-        Some(true) => config.number("max_window_layers").unwrap_or(0.0),
-        None => 0.0,
-    };
-    layer as f64 >= first
+    let is_qwen = config.model_type().is_some_and(|name| name.starts_with("qwen"));
+    match config.flag("use_sliding_window") {
+        Some(false) => false,
+        None => !is_qwen,
+        Some(true) if config.model_type() == Some("qwen3_moe") => true,
+        Some(true) => layer as f64 >= config.number("max_window_layers").unwrap_or(if is_qwen { 28.0 } else { 0.0 }),
+    }
 }

@@ -88,8 +88,9 @@ fn settings(config: &Config, index: usize, head_width: usize) -> Result<Attentio
     let kind = if is_global { "full_attention" } else { "sliding_attention" };
     let mut rotary = rotary(config, Some(kind), head_width)?;
     // Files of before transformers 5 have the bases as keys of their own.
-    let key = if is_global { "global_rope_theta" } else { "local_rope_theta" };
-    rotary.theta = config.number(key).unwrap_or(rotary.theta);
+    let (key, usual) = if is_global { ("global_rope_theta", 160_000.0) } else { ("local_rope_theta", 10_000.0) };
+    let has_parameters = config.object("rope_parameters").is_some() || config.number("rope_theta").is_some();
+    rotary.theta = config.number(key).unwrap_or(if has_parameters { rotary.theta } else { usual });
     Ok(Attention { window, rotary: Some(rotary), ..Attention::full(1) })
 }
 
@@ -101,8 +102,9 @@ fn heads(to: &mut GraphBuilder, config: &Config, table: &str, eps: f64, x: Value
     let is_classifier = has(to, "classifier");
     let is_of_tokens = is_of_tokens(config);
     if is_classifier && !is_of_tokens && config.text("classifier_pooling") == Some("mean") {
-        // The mean leaves padding out, and a graph does not know padding: the last hidden state is the output.
-        return Ok(None);
+        // The mean leaves padding out, and a graph does not know padding.
+        let message = "classifier_pooling is \"mean\", expected \"cls\": classifiers of the mean are not supported";
+        return Err(Error::input(message).at("config.json"));
     }
     let x = if is_classifier && !is_of_tokens { first_token(to, x) } else { x };
     let inner = to.linear("head.dense", x)?;

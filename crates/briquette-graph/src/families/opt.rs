@@ -4,7 +4,7 @@ use super::encoder::{LayerNames, LayerSettings, layer};
 use super::extents::Extents;
 use super::heads::{optional, tied_linear};
 use super::labels::{finish_with_classes, has_classes, predicts_tokens};
-use super::layers::{ProjectionNames, activation, head_width, n_layers, n_tokens, prefix_of};
+use super::layers::{ProjectionNames, activation, check_causal, head_width, n_layers, n_tokens, prefix_of};
 use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, InputSource};
@@ -47,6 +47,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let x = optional(&mut to, &at("project_in"), x)?.unwrap_or(x);
     let places = to.embedding(&at("embed_positions"), places)?;
     let mut x = to.add(&at("embeddings"), x, places);
+    check_causal(config)?;
     let (width, heads) = (config.needed("hidden_size")?, config.needed("num_attention_heads")?);
     let settings = LayerSettings {
         is_pre_norm: config.flag("do_layer_norm_before") != Some(false),

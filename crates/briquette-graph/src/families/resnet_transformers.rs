@@ -64,7 +64,8 @@ impl ResidualLayers<'_> {
         let mut inner = x;
         for index in 0..n_convs {
             let stride = if index == strided { stride } else { 1 };
-            let function = Some(self.function).filter(|_| index + 1 < n_convs);
+            // Only the stem and the sums have the function of the configuration.
+            let function = (index + 1 < n_convs).then_some(ElementFunction::Relu);
             inner = conv(to, &at(&format!("layer.{index}")), stride, function, inner)?;
         }
         let shortcut = match has(to, &at("shortcut.convolution")) {

@@ -30,6 +30,10 @@ pub(super) fn rotary(config: &Config, kind: Option<&str>, head_width: usize) -> 
     let scaling = match rope.text("rope_type").or(rope.text("type")) {
         // The first files of Phi-3 have "su".
         Some("longrope" | "su") => long_rope(config, &rope, width / 2)?,
+        // Others of Phi-3 say "yarn" with the factors of LongRoPE.
+        Some("yarn") if config.model_type() == Some("phi3") && rope.numbers("long_factor").is_some() => {
+            long_rope(config, &rope, width / 2)?
+        }
         _ => scaling(config, &rope)?,
     };
     check(theta, &rope)?;
@@ -55,7 +59,12 @@ fn is_usable(value: f64) -> bool {
 fn scaling(config: &Config, rope: &Config) -> Result<RotaryScaling> {
     let number = |key: &str, usual: f64| rope.number(key).unwrap_or(usual);
     let longest = config.number("max_position_embeddings").unwrap_or(8192.0);
-    let (factor, original) = (number("factor", 1.0), number("original_max_position_embeddings", longest));
+    // The key beside the others comes first.
+    let key = "original_max_position_embeddings";
+    let given = config.number(key).or(rope.number(key));
+    let original = given.unwrap_or(longest);
+    let is_yarn = rope.text("rope_type").or(rope.text("type")) == Some("yarn");
+    let factor = number("factor", if is_yarn { longest / original } else { 1.0 });
     Ok(match rope.text("rope_type").or(rope.text("type")).unwrap_or("default") {
         "default" => RotaryScaling::None,
         "linear" => RotaryScaling::Linear(factor),
@@ -64,7 +73,7 @@ fn scaling(config: &Config, rope: &Config) -> Result<RotaryScaling> {
             factor,
             low: number("low_freq_factor", 1.0),
             high: number("high_freq_factor", 4.0),
-            original: number("original_max_position_embeddings", 8192.0),
+            original: given.unwrap_or(8192.0),
         },
         "yarn" => RotaryScaling::Yarn {
             factor,
@@ -91,7 +100,7 @@ fn long_rope(config: &Config, rope: &Config, n: usize) -> Result<RotaryScaling> 
         }
     }
     let (key, longest) = ("original_max_position_embeddings", config.number("max_position_embeddings"));
-    let original = rope.number(key).or(config.number(key)).or(longest).unwrap_or(4096.0);
+    let original = config.number(key).or(rope.number(key)).or(longest).unwrap_or(4096.0);
     let factor = rope.number("factor").unwrap_or(longest.unwrap_or(original) / original);
     let usual = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
     let amplitude = rope.number("attention_factor").unwrap_or(usual);

@@ -150,7 +150,23 @@ pub fn with_blocks(config: &Config, chosen: &[usize], n_before: usize) -> Config
             list.map(|list| (key.to_string(), chosen.iter().map(|&block| list[block].clone()).collect::<Value>())),
         );
     }
-    ConfigChange { values, lost: Vec::new() }
+    values.extend(dense_blocks(config, chosen));
+    // The first layer of ModernBERT has no norm before its attention, and other programs read none.
+    let loses_first = config.model_type() == Some("modernbert") && chosen.first() != Some(&0);
+    let lost = loses_first.then(|| "the first layer has a norm that other programs do not read".to_string());
+    ConfigChange { values, lost: lost.into_iter().collect() }
+}
+
+/// Returns the keys for blocks without experts among those with experts, by their new numbers.
+fn dense_blocks(config: &Config, chosen: &[usize]) -> Vec<(String, Value)> {
+    let (listed, step) = (config.numbers("mlp_only_layers"), config.number("decoder_sparse_step"));
+    if listed.is_none() && step.is_none() {
+        return Vec::new();
+    }
+    let (listed, step) = (listed.unwrap_or_default(), step.map_or(1, |step| step.clamp(1.0, 1e6) as usize));
+    let is_dense = |block: &usize| listed.contains(&(*block as f64)) || !(block + 1).is_multiple_of(step);
+    let dense: Vec<usize> = (0..chosen.len()).filter(|&place| is_dense(&chosen[place])).collect();
+    vec![("mlp_only_layers".into(), json!(dense)), ("decoder_sparse_step".into(), json!(1))]
 }
 
 /// Returns the keys of a network whose mixtures have `n` experts each.

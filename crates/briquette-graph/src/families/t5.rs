@@ -58,7 +58,9 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     if !predicts_tokens(&to, config, "ForConditionalGeneration") {
         return Ok(to.finish(&[y]));
     }
-    if config.flag("scale_decoder_outputs").or(config.flag("tie_word_embeddings")) != Some(false) {
+    // mT5 ties the head as T5 does, and never scales.
+    let scales = config.flag("scale_decoder_outputs").or(config.flag("tie_word_embeddings")) != Some(false);
+    if scales && config.model_type() != Some("mt5") {
         let scale = Primitive::Scale(1.0 / (config.needed("d_model")? as f64).sqrt());
         y = to.node("decoder.scaled", scale, &[y.into()]);
     }

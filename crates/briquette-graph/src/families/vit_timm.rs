@@ -27,6 +27,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     let mut to = GraphBuilder::new("ViT", headers);
     let (mut x, width) = embeddings(&mut to, extents.batch)?;
     let args = config.object("model_args").unwrap_or_default();
+    check_kind(headers, config, &args)?;
     let heads = args.size("num_heads")?.unwrap_or((width / HEAD_WIDTH).max(1));
     let head_width = head_width(width, heads)?;
     for index in 0..headers.count("blocks.") {
@@ -39,6 +40,24 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
         outputs.extend(optional(&mut to, "head", state)?);
     }
     Ok(to.finish(&outputs))
+}
+
+/// Refuses kinds of this network that its usual tensors do not show.
+fn check_kind(headers: &Headers, config: &Config, args: &Config) -> Result<()> {
+    const PARTS: [&str; 7] = ["norm1", "norm2", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2", "ls"];
+    let is_known = |name: &str| PARTS.iter().any(|part| name.starts_with(part));
+    let unknown = headers.names().filter_map(|name| name.strip_prefix("blocks.0.")).find(|name| !is_known(name));
+    let pool = [config, args].into_iter().find_map(|keys| keys.text("global_pool")).filter(|pool| *pool != "token");
+    let function = args.text("act_layer").filter(|name| *name != "gelu");
+    let message = match (unknown, pool, function) {
+        (Some(name), ..) => format!("found blocks.0.{name}, which vision transformers with plain blocks lack"),
+        (_, Some(pool), _) => format!("global_pool is {pool:?}, expected \"token\""),
+        (.., Some(function)) => format!("model_args.act_layer is {function:?}, expected \"gelu\""),
+        _ if !headers.has("norm.bias") => "norm.bias is missing, as in models with other norms".into(),
+        _ if args.text("block_fn").is_some() => "model_args.block_fn changes the blocks".into(),
+        _ => return Ok(()),
+    };
+    Err(Error::input(format!("{message}; this kind of network is not supported")))
 }
 
 /// Patches, the class token and learned positions, which tell the size of images; and their width.

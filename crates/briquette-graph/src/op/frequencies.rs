@@ -6,6 +6,11 @@ use super::attention::{Rotary, RotaryScaling};
 use std::f32::consts::PI;
 
 impl Rotary {
+    /// Returns whether the frequencies follow from the length of the input.
+    pub fn depends_on_length(&self) -> bool {
+        matches!(self.scaling, RotaryScaling::Dynamic { .. } | RotaryScaling::LongRope { .. })
+    }
+
     /// Returns the factor of cosines and sines.
     pub fn amplitude(&self) -> f64 {
         match self.scaling {

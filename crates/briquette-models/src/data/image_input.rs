@@ -1,9 +1,35 @@
 //! Conversion of images to network inputs.
 
 use briquette_core::{Error, Remedy, Result};
+use image::imageops::FilterType;
 
 /// Largest side of scaled or cropped images.
 pub(super) const MAX_SIDE: usize = 1 << 14;
+
+/// How a pixel of a scaled image follows from its neighbours, as Pillow and torchvision name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ScaleFilter {
+    /// The nearest pixel.
+    Nearest,
+    /// A mean with weights that fall linearly.
+    #[default]
+    Bilinear,
+    /// Cubic weights.
+    Bicubic,
+    /// Lanczos's weights over three pixels.
+    Lanczos,
+}
+
+impl ScaleFilter {
+    pub(crate) fn of_image(self) -> FilterType {
+        match self {
+            Self::Nearest => FilterType::Nearest,
+            Self::Bilinear => FilterType::Triangle,
+            Self::Bicubic => FilterType::CatmullRom,
+            Self::Lanczos => FilterType::Lanczos3,
+        }
+    }
+}
 
 /// Conversion of images to the input of a network.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +46,8 @@ pub struct ImageInput {
     pub least_side: usize,
     /// Largest tile side; images are then cut into tiles instead of being cropped.
     pub tile: Option<usize>,
+    /// How sizes are changed.
+    pub filter: ScaleFilter,
     /// Divisor of bytes.
     pub scale: f32,
     /// Mean per channel, subtracted after scaling.
@@ -37,7 +65,8 @@ impl ImageInput {
             _ => (vec![0.0; channels], vec![1.0; channels]),
         };
         let (resize, crop, scale) = (Some(256), [224, 224], 255.0);
-        Self { channels, resize, crop, is_fixed: false, least_side: 1, tile: None, scale, mean, std }
+        let filter = ScaleFilter::Bilinear;
+        Self { channels, resize, crop, is_fixed: false, least_side: 1, tile: None, filter, scale, mean, std }
     }
 
     /// Checks that sizes and statistics are consistent.

@@ -19,7 +19,7 @@ mod tiles;
 pub use array_images::{ArrayImages, Split};
 pub use arrays::Array;
 pub use image_folder::ImageFolder;
-pub use image_input::ImageInput;
+pub use image_input::{ImageInput, ScaleFilter};
 pub use lines::{Sentences, TextItem, TextLabel};
 pub use pairs::{PairSource, Pairs};
 pub use sound::SoundInput;

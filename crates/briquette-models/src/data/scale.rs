@@ -3,7 +3,7 @@
 use super::ImageInput;
 use super::image_input::MAX_SIDE;
 use image::DynamicImage;
-use image::imageops::{self, FilterType};
+use image::imageops;
 
 /// Largest number of pixels that are scaled before cropping.
 const MAX_BEFORE_CROP: usize = 1 << 26;
@@ -31,10 +31,10 @@ impl ImageInput {
         let (top, left) = (centred(full_height, height), centred(full_width, width));
         let (full_width, full_height) = (full_width as u32, full_height as u32);
         let bytes: Vec<u8> = if self.channels == 1 {
-            let sized = imageops::resize(&image.into_luma8(), full_width, full_height, FilterType::Triangle);
+            let sized = imageops::resize(&image.into_luma8(), full_width, full_height, self.filter.of_image());
             imageops::crop_imm(&sized, left, top, width as u32, height as u32).to_image().into_raw()
         } else {
-            let sized = imageops::resize(&image.into_rgb8(), full_width, full_height, FilterType::Triangle);
+            let sized = imageops::resize(&image.into_rgb8(), full_width, full_height, self.filter.of_image());
             imageops::crop_imm(&sized, left, top, width as u32, height as u32).to_image().into_raw()
         };
         let n = self.channels;

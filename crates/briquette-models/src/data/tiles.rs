@@ -2,7 +2,7 @@
 
 use super::{ImageInput, scale};
 use image::DynamicImage;
-use image::imageops::{self, FilterType};
+use image::imageops;
 
 /// An image cut into tiles of one size that cover it. Tiles overlap if their size does not divide the image.
 #[derive(Debug, Clone)]
@@ -35,9 +35,9 @@ impl ImageTiles {
         let (w, h) = (width as u32, height as u32);
         let bytes = match (input.channels, input.resize) {
             (1, None) => image.into_luma8().into_raw(),
-            (1, Some(_)) => imageops::resize(&image.into_luma8(), w, h, FilterType::Triangle).into_raw(),
+            (1, Some(_)) => imageops::resize(&image.into_luma8(), w, h, input.filter.of_image()).into_raw(),
             (_, None) => image.into_rgb8().into_raw(),
-            (_, Some(_)) => imageops::resize(&image.into_rgb8(), w, h, FilterType::Triangle).into_raw(),
+            (_, Some(_)) => imageops::resize(&image.into_rgb8(), w, h, input.filter.of_image()).into_raw(),
         };
         let ((tile_height, rows), (tile_width, cols)) = (cut(height, most), cut(width, most));
         let corners = rows.iter().flat_map(|&row| cols.iter().map(move |&col| [row, col])).collect();

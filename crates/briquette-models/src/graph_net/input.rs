@@ -2,15 +2,18 @@
 
 use super::example::{EXAMPLE, max_tokens};
 use super::headers::{GraphHeaders, config_of};
-use super::preprocessor::{PREPROCESSOR, Preprocessor, SoundPreprocessor};
+use super::preprocessor::{PREPROCESSOR, PROCESSOR, Preprocessor, SoundPreprocessor};
 use crate::Input;
 use crate::config::Folder;
-use crate::data::{ImageInput, SoundInput};
+use crate::data::{ImageInput, ScaleFilter, SoundInput};
 use crate::text::Pooling;
 use briquette_core::{Error, Result, shown_path};
 use briquette_formats::Checkpoint;
 use briquette_graph::op::Composite;
 use briquette_graph::{Config, Extents, Family, Graph, InputSource, Op, Operand, text_classes};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use std::path::PathBuf;
 
 /// Default length of a text in tokens, as usual for perplexities.
 const USUAL: usize = 1024;
@@ -102,10 +105,12 @@ impl InputOf<'_> {
             }
             (input.scale, input.mean, input.std) = (scale as f32, vec![0.0; shape[1]], vec![1.0; shape[1]]);
         }
-        match self.folder.read::<Preprocessor>(PREPROCESSOR)? {
-            Some(file) => file.apply(&mut input).map_err(|error| error.at(self.folder.file(PREPROCESSOR).display()))?,
+        match self.settings::<Preprocessor>("image_processor")? {
+            Some((file, path)) => file.apply(&mut input).map_err(|error| error.at(path.display()))?,
             None => {
-                if let Some([mean, std]) = usual_normalization(self.folder.model_type()?.as_deref(), input.channels) {
+                let model_type = self.folder.model_type()?;
+                input.filter = usual_filter(model_type.as_deref());
+                if let Some([mean, std]) = usual_normalization(model_type.as_deref(), input.channels) {
                     (input.mean, input.std) = (mean, std);
                 }
             }
@@ -117,7 +122,8 @@ impl InputOf<'_> {
     /// Returns how sounds are read: by the file of the model, or else as Whisper does.
     fn sound_input(&self, mels: usize, frames: usize) -> Result<SoundInput> {
         let usual = SoundInput::new(mels, frames);
-        let Some(file) = self.folder.read::<SoundPreprocessor>(PREPROCESSOR)? else { return Ok(usual) };
+        let found = self.settings::<SoundPreprocessor>("feature_extractor")?;
+        let Some((file, path)) = found else { return Ok(usual) };
         let found = SoundInput {
             n_mels: file.feature_size.unwrap_or(mels),
             n_fft: file.n_fft.unwrap_or(usual.n_fft),
@@ -137,7 +143,20 @@ impl InputOf<'_> {
             "found {} bands, frames of {} samples every {} at {} Hz, expected {mels} bands and frames of a multiple of 4",
             found.n_mels, found.n_fft, found.hop, found.rate
         );
-        Err(Error::input(format!("{message}; correct it")).at(self.folder.file(PREPROCESSOR).display()))
+        Err(Error::input(format!("{message}; correct it")).at(path.display()))
+    }
+
+    /// Returns how a model prepares its inputs, and the file that says so: one of its own, or a part of the processor's.
+    fn settings<T: DeserializeOwned>(&self, part: &str) -> Result<Option<(T, PathBuf)>> {
+        if let Some(own) = self.folder.read::<T>(PREPROCESSOR)? {
+            return Ok(Some((own, self.folder.file(PREPROCESSOR))));
+        }
+        let path = self.folder.file(PROCESSOR);
+        let parts: Map<String, Value> = self.folder.read(PROCESSOR)?.unwrap_or_default();
+        let Some(own) = parts.get(part).filter(|own| own.is_object()) else { return Ok(None) };
+        let own = serde_json::from_value(own.clone());
+        own.map(|own| Some((own, path.clone())))
+            .map_err(|error| Error::input(format!("{part}: {error}")).at(path.display()))
     }
 
     /// Returns the smallest side of an image that every layer of the network accepts.
@@ -153,6 +172,16 @@ impl InputOf<'_> {
             if fits(side) { least = side } else { too_small = side }
         }
         least
+    }
+}
+
+/// Returns the filter of the processors of transformers without settings.
+fn usual_filter(model_type: Option<&str>) -> ScaleFilter {
+    match model_type.unwrap_or_default() {
+        "clip" | "clip_vision_model" | "convnext" | "deit" | "dinov2" | "siglip" | "siglip_vision_model" => {
+            ScaleFilter::Bicubic
+        }
+        _ => ScaleFilter::Bilinear,
     }
 }
 

@@ -1,11 +1,13 @@
 //! The `preprocessor_config.json` of an image model of transformers.
 
-use crate::data::ImageInput;
+use crate::data::{ImageInput, ScaleFilter};
 use briquette_core::{Error, Result};
 use serde::Deserialize;
 
 /// Name of the file beside the weights.
 pub(super) const PREPROCESSOR: &str = "preprocessor_config.json";
+/// Name of the file with the settings of a tokenizer and of such a preprocessor together.
+pub(super) const PROCESSOR: &str = "processor_config.json";
 
 /// From this shorter side on, ConvNeXt scales images to a square without cropping them.
 const UNCROPPED: usize = 384;
@@ -18,6 +20,8 @@ pub(super) struct Preprocessor {
     do_center_crop: Option<bool>,
     /// Share of the scaled side that ConvNeXt keeps.
     crop_pct: Option<f64>,
+    /// A filter of Pillow, by its number.
+    resample: Option<u8>,
     do_rescale: Option<bool>,
     rescale_factor: Option<f64>,
     do_normalize: Option<bool>,
@@ -76,6 +80,17 @@ impl Preprocessor {
                 input.resize = Some((own * side).div_ceil(cut));
             }
         }
+        input.filter = match self.resample {
+            None => input.filter,
+            Some(0) => ScaleFilter::Nearest,
+            Some(1) => ScaleFilter::Lanczos,
+            Some(2) => ScaleFilter::Bilinear,
+            Some(3) => ScaleFilter::Bicubic,
+            Some(other) => {
+                let message = "expected 0 (nearest), 1 (lanczos), 2 (bilinear) or 3 (bicubic)";
+                return Err(Error::input(format!("resample is {other}, {message}")));
+            }
+        };
         if self.do_rescale == Some(false) {
             input.scale = 1.0;
         } else if let Some(factor) = self.rescale_factor {
@@ -153,6 +168,7 @@ mod tests {
         let half = json!({ "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 0.00392156862745098 });
         let found = applied(half, None).unwrap();
         assert_eq!((found.mean[0], found.std[2], found.scale), (0.5, 0.5, 255.0));
+        assert_eq!(applied(json!({ "resample": 3 }), None).unwrap().filter, ScaleFilter::Bicubic);
         let found = applied(json!({ "do_normalize": false, "do_rescale": false }), None).unwrap();
         assert_eq!((found.mean[0], found.std[2], found.scale), (0.0, 1.0, 1.0));
     }
@@ -162,6 +178,7 @@ mod tests {
         for (file, phrase) in [
             (json!({ "size": 0 }), "a size of images is 0"),
             (json!({ "crop_size": { "height": 4, "width": 99999 } }), "is 99999, expected 1 to 16384"),
+            (json!({ "resample": 4 }), "resample is 4, expected 0 (nearest)"),
             (json!({ "rescale_factor": 0.0 }), "rescale_factor is 0, expected a number above 0"),
         ] {
             let error = applied(file, None).unwrap_err();

@@ -46,6 +46,7 @@ impl Pooling {
         let Some(modules) = folder.read::<Vec<StModule>>("modules.json")? else {
             return Ok(Self { by: PoolBy::Mean, dense: None, normalize: false });
         };
+        check_settings(folder)?;
         let ends = |module: &StModule, kind: &str| module.kind.ends_with(kind);
         let normalize = modules.iter().any(|module| ends(module, ".Normalize"));
         let pooling = modules.iter().find(|module| ends(module, ".Pooling"));
@@ -127,16 +128,42 @@ fn pool_by(folder: &Folder, path: &str) -> Result<PoolBy> {
     let file = format!("{path}/config.json");
     check_path(folder, path)?;
     let flags: serde_json::Map<String, serde_json::Value> = folder.read(&file)?.unwrap_or_default();
-    let is_mode = |key: &str| key.starts_with("pooling_mode_");
-    let on: Vec<&str> =
-        flags.iter().filter(|(key, on)| is_mode(key) && **on == true).map(|(key, _)| key.as_str()).collect();
-    match on.as_slice() {
-        [] | ["pooling_mode_mean_tokens"] => Ok(PoolBy::Mean),
-        ["pooling_mode_cls_token"] => Ok(PoolBy::Cls),
-        ["pooling_mode_lasttoken"] => Ok(PoolBy::LastToken),
+    let modes = modes_of(&flags);
+    match modes.as_slice() {
+        [] | ["mean" | "mean_tokens"] => Ok(PoolBy::Mean),
+        ["cls" | "cls_token"] => Ok(PoolBy::Cls),
+        ["lasttoken"] => Ok(PoolBy::LastToken),
         modes => {
             let message = format!("found {}, expected mean, cls or lasttoken pooling", modes.join(" and "));
             Err(Error::input(message).at(folder.file(&file).display()))
         }
     }
+}
+
+/// Returns the names of pooling modes: a key with one or several names, or, in older files, a flag for each mode.
+fn modes_of(keys: &serde_json::Map<String, serde_json::Value>) -> Vec<&str> {
+    match keys.get("pooling_mode") {
+        Some(serde_json::Value::Array(all)) => {
+            all.iter().map(|name| name.as_str().unwrap_or("another value")).collect()
+        }
+        Some(one) => vec![one.as_str().unwrap_or("another value")],
+        None => {
+            let on = keys.iter().filter(|(_, is_on)| **is_on == true);
+            on.filter_map(|(key, _)| key.strip_prefix("pooling_mode_")).collect()
+        }
+    }
+}
+
+/// Refuses settings of sentence-transformers that change texts or embeddings.
+fn check_settings(folder: &Folder) -> Result<()> {
+    const FILE: &str = "config_sentence_transformers.json";
+    let keys: serde_json::Map<String, serde_json::Value> = folder.read(FILE)?.unwrap_or_default();
+    let prompt = keys.get("default_prompt_name").and_then(|name| keys.get("prompts")?.get(name.as_str()?)?.as_str());
+    let key = match (prompt.is_some_and(|prompt| !prompt.is_empty()), keys.get("truncate_dim")) {
+        (true, _) => "default_prompt_name",
+        (_, Some(dim)) if !dim.is_null() => "truncate_dim",
+        _ => return Ok(()),
+    };
+    let message = format!("{key} is set, which is not supported; set it to null to run the model without it");
+    Err(Error::input(message).at(folder.file(FILE).display()))
 }

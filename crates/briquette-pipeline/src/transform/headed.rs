@@ -124,7 +124,10 @@ impl HeadedModel {
         }
         let chosen: Vec<usize> = (0..n).filter(|block| !dropped.contains(block)).collect();
         if chosen.is_empty() {
-            return wrong(format!("found all {n} blocks, expected one less or fewer"));
+            return wrong(format!(
+                "found all {n} blocks, expected at most {}; keep at least one block",
+                n.saturating_sub(1)
+            ));
         }
         let expected = self.graph.with_blocks(&chosen).map_err(|error| error.at("drop_blocks"))?;
         let name_of = |block: usize| format!("{}.", self.graph.blocks[block].name);
@@ -143,8 +146,9 @@ impl HeadedModel {
                 places.push(place);
             }
         }
-        let ConfigChange { values, .. } = with_blocks(&self.config, &chosen, n);
-        let found = self.changed(infos, places, values)?;
+        let ConfigChange { values, lost } = with_blocks(&self.config, &chosen, n);
+        let mut found = self.changed(infos, places, values)?;
+        found.lost.extend(lost);
         match is_equal(&found.graph, &expected) {
             true => Ok(found),
             false => wrong("the network needs one of these blocks as it is; choose others".into()),
@@ -167,7 +171,7 @@ impl HeadedModel {
             *info = TensorInfo::checked(info.name.to_string(), info.dtype, graph.weights[weight.0].shape.0.clone())?;
         }
         let wrong = |reason: &str| {
-            let message = format!("{} would read another network from the smaller tensors{reason}", graph.family);
+            let message = format!("the smaller tensors are no valid {} network{reason}", graph.family);
             Err(Error::config(format!("{message}; choose other parts, or another ratio")).at("shrink"))
         };
         let (changed, lost) = match &self.network {

@@ -103,7 +103,9 @@ pub(crate) fn stages_of(raw: &RawRecipe) -> Result<RecipeStages> {
         match StageEffect::from_raw(raw, i).map_err(name)? {
             StageEffect::Nothing => {}
             _ if scales.is_some() => {
-                return Err(name(Error::config("found it after a training of scales, which comes last; put it first")));
+                return Err(name(Error::config(
+                    "found this stage after one with train = \"scales\", which comes last; move it before that stage",
+                )));
             }
             StageEffect::ModelStage(ModelStage::Distill(stage)) if stage.trains_scales => scales = Some(stage),
             StageEffect::Stage(stage) => stages.push(stage),

@@ -14,7 +14,9 @@ pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir, loads: Option<&L
     let mut shared = SharedTreatments::default();
     for tensor in &mut plan.tensors {
         let source = &stored.tensors[tensor.index()];
-        tensor.was_sparse = plan.profile.holds_sparse() && source.is_held_sparse();
+        // Codes that are entropy-coded may have been sparse before.
+        let may_be_sparse = source.is_held_sparse() || matches!(source.coding.storage, Storage::Entropy { .. });
+        tensor.was_sparse = plan.profile.holds_sparse() && may_be_sparse;
         keep_codes(plan.profile, tensor, source, loads);
         tensor.share(&mut shared);
     }
