@@ -46,6 +46,7 @@ const MODELS: &[(&str, &str, Kind)] = &[
     ("albert", "ALBERT", Encoder),
     ("modernbert", "ModernBERT", Encoder),
     ("modernbert-classify", "ModernBERT", Encoder),
+    ("modernbert-mean", "ModernBERT", Encoder),
     ("mpnet", "MPNet", Encoder),
     ("bert-tokens", "BERT", Encoder),
     ("camembert-tokens", "RoBERTa", Encoder),

@@ -9,7 +9,7 @@ use briquette_core::{Error, Result};
 use briquette_formats::{Checkpoint, Choice};
 use briquette_graph::op::{Composite, Rotary};
 use briquette_graph::{Node, Op};
-use briquette_models::chat::end_tokens;
+use briquette_models::chat::{end_tokens, ignored_settings};
 use briquette_models::data::PairSource;
 use briquette_models::{Arch, CacheType, Decoder, KeyValues, LoadedModel};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -139,6 +139,8 @@ pub struct Sequence {
 pub struct Generated {
     /// One text per prompt.
     pub sequences: Vec<Sequence>,
+    /// Keys of generation_config.json that change the most likely text and are not applied.
+    pub ignored: Vec<String>,
     /// Prompt tokens per second.
     pub prompt_tokens_per_s: f64,
     /// Generated tokens per second over all sequences, without the first token of each. `None` if there are no
@@ -331,6 +333,7 @@ impl<'a> Generation<'a> {
         });
         Ok(Generated {
             sequences: sequences.collect(),
+            ignored: ignored_settings(self.model)?,
             prompt_tokens_per_s: rate(n_prompt_tokens, self.seconds[0]),
             tokens_per_s: (self.n_steps > 0).then(|| rate(self.n_steps, self.seconds[1])),
             weights_bytes,

@@ -47,12 +47,18 @@ pub(crate) fn input_difference(
 fn of_images(model: &ImageInput, reference: &ImageInput) -> Option<String> {
     let list = |values: &[f32]| values.iter().map(|value| format!("{value:.4}")).collect::<Vec<_>>().join(" ");
     let side = |side: Option<usize>| side.map_or("none".to_string(), |side| side.to_string());
+    let scaled = |input: &ImageInput| match input.resize {
+        Some(side) if input.is_squeezed => format!("both sides of {side}"),
+        Some(side) => format!("a shorter side of {side}"),
+        None => "sides of the crop".to_string(),
+    };
     let described = |input: &ImageInput| {
         let [height, width] = input.crop;
         [
             ("channels", input.channels.to_string()),
             ("a size of", format!("{height} x {width}")),
-            ("a shorter side of", side(input.resize)),
+            ("scaled", scaled(input)),
+            ("the filter", format!("{:?}", input.filter).to_lowercase()),
             ("tiles of", side(input.tile)),
             ("a divisor of", input.scale.to_string()),
             ("a mean of", list(&input.mean)),

@@ -117,6 +117,8 @@ pub enum InputSource {
     TokenIds,
     /// 1 at tokens and 0 at padding, `[batch, tokens]`: a mask of an ONNX model.
     AttentionMask,
+    /// The share of each token among those of its text, `[batch, tokens, 1]`: one over their number, and 0 at padding.
+    TokenShares,
     /// Positions of tokens, `[batch, tokens]`.
     PositionIds {
         /// The position of the first token.

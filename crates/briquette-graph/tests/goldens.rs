@@ -64,6 +64,7 @@ const MODELS: &[(&str, &str, usize, usize, Option<&str>)] = &[
     ("mobilenet_v3-small", "MobileNetV3", 11, 0, None),
     ("modernbert", "ModernBERT", 3, 0, Some("model.embeddings.tok_embeddings.weight")),
     ("modernbert-classify", "ModernBERT", 3, 0, None),
+    ("modernbert-mean", "ModernBERT", 3, 0, None),
     ("modernbert-tokens", "ModernBERT", 3, 0, None),
     ("mpnet", "MPNet", 2, 2, None),
     ("mpnet-classify", "MPNet", 2, 2, None),

@@ -95,12 +95,18 @@ impl ChatTemplate {
         let (mut source, mut tokens) = (None, [String::new(), String::new()]);
         if let Some(TokenizerConfig { chat_template, bos_token, eos_token }) = config {
             tokens = [bos_token, eos_token].map(|token| token.map_or(String::new(), SpecialToken::into_text));
-            source = chat_template.and_then(|templates| match templates {
-                Templates::One(template) => Some(template),
-                Templates::Named(all) => {
-                    all.into_iter().find(|named| named.name == "default").map(|named| named.template)
+            source = match chat_template {
+                None => None,
+                Some(Templates::One(template)) => Some(template),
+                Some(Templates::Named(all)) => {
+                    let default = all.into_iter().find(|named| named.name == "default");
+                    let missing = || {
+                        let message = "chat_template has no template named \"default\"; name one so";
+                        Error::input(message).at(folder.file(FILE).display())
+                    };
+                    Some(default.ok_or_else(missing)?.template)
                 }
-            });
+            };
         }
         let mut file = FILE;
         if let Some(bytes) = folder.read_whole("chat_template.jinja")? {
@@ -157,6 +163,30 @@ pub fn end_tokens(model: &LoadedModel) -> Result<Vec<u32>> {
         }
     }
     Ok(Vec::new())
+}
+
+/// Returns the keys of generation_config.json that change the most likely text and are not applied.
+///
+/// # Errors
+/// See [`end_tokens`].
+pub fn ignored_settings(model: &LoadedModel) -> Result<Vec<String>> {
+    // Each key with the value that changes nothing.
+    const KEYS: [(&str, f64); 7] = [
+        ("repetition_penalty", 1.0),
+        ("encoder_repetition_penalty", 1.0),
+        ("no_repeat_ngram_size", 0.0),
+        ("encoder_no_repeat_ngram_size", 0.0),
+        ("min_length", 0.0),
+        ("min_new_tokens", 0.0),
+        ("num_beams", 1.0),
+    ];
+    const LISTS: [&str; 4] = ["suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias"];
+    let settings: serde_json::Map<String, Value> =
+        folder_of(&model.input)?.read("generation_config.json")?.unwrap_or_default();
+    let number = |key: &str| settings.get(key).and_then(Value::as_f64);
+    let has_list = |key: &&str| settings.get(*key).and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    let numbers = KEYS.into_iter().filter(|(key, usual)| number(key).is_some_and(|value| value != *usual));
+    Ok(numbers.map(|(key, _)| key).chain(LISTS.into_iter().filter(has_list)).map(str::to_string).collect())
 }
 
 fn folder_of(input: &Input) -> Result<Folder> {

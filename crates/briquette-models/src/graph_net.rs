@@ -243,13 +243,14 @@ impl GraphNet {
         (self.begin(given, inputs.attention()), self.outline.program(&names, wanted))
     }
 
-    /// Computes a value from another.
-    fn run_between(&self, [from, to]: [ValueId; 2], x: AnyTensor, tokens: RunTokens) -> AnyTensor {
-        if from == to {
-            return x;
+    /// Computes a value from others.
+    fn run_between(&self, mut given: Vec<(ValueId, AnyTensor)>, to: ValueId, tokens: RunTokens) -> AnyTensor {
+        if let Some(found) = given.iter().position(|(value, _)| *value == to) {
+            return given.swap_remove(found).1;
         }
-        let program = self.outline.program(&[from], &[to]);
-        self.begin(vec![(from, x)], tokens).finish(&program).remove(0)
+        let names: Vec<ValueId> = given.iter().map(|(value, _)| *value).collect();
+        let program = self.outline.program(&names, &[to]);
+        self.begin(given, tokens).finish(&program).remove(0)
     }
 }
 

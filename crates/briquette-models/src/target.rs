@@ -3,6 +3,7 @@
 use crate::config::Folder;
 use crate::text::TextTokenizer;
 use briquette_core::{Error, Result};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 /// The tokens that a target begins with.
@@ -16,6 +17,15 @@ pub struct TargetStart {
     ends: Vec<u32>,
     /// Whether a text begins with the special tokens of the tokenizer, as Whisper's do.
     has_special: bool,
+    /// The tokens of the languages of sources and of targets, as mBART's tokenizer has them.
+    languages: Option<[String; 2]>,
+}
+
+/// The languages of a tokenizer, from tokenizer_config.json.
+#[derive(Deserialize)]
+struct Languages {
+    src_lang: Option<String>,
+    tgt_lang: Option<String>,
 }
 
 impl TargetStart {
@@ -43,7 +53,12 @@ impl TargetStart {
             None => Vec::new(),
         };
         let forced = value("forced_bos_token_id").and_then(id).filter(in_table);
-        Ok(Self { start, forced, ends, has_special: folder.model_type()?.as_deref() == Some("whisper") })
+        let languages = match folder.read::<Languages>("tokenizer_config.json")? {
+            Some(Languages { src_lang: Some(source), tgt_lang: Some(target) }) => Some([source, target]),
+            _ => None,
+        };
+        let has_special = folder.model_type()?.as_deref() == Some("whisper");
+        Ok(Self { start, forced, ends, has_special, languages })
     }
 
     /// Returns the tokens of a target: the start, then the text with the tokenizer's special tokens.
@@ -54,6 +69,12 @@ impl TargetStart {
     /// See [`TextTokenizer::encode`].
     pub fn target(&self, tokenizer: &TextTokenizer, text: &str) -> Result<Vec<u32>> {
         let mut tokens = tokenizer.encode(text)?.ids;
+        if let Some([source, target]) =
+            self.languages.as_ref().map(|names| names.each_ref().map(|name| tokenizer.token(name)))
+            && let (Some(source), Some(target)) = (source, target)
+        {
+            tokens.iter_mut().filter(|token| **token == source).for_each(|token| *token = target);
+        }
         // Whisper's tokenizer adds the start itself.
         if tokens.first() != Some(&self.start) {
             tokens.insert(0, self.start);

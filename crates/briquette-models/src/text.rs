@@ -6,6 +6,7 @@ mod dense;
 mod guarded;
 mod pieces;
 mod pooling;
+mod settings;
 
 use crate::config::Folder;
 use crate::data::TextItem;
@@ -17,6 +18,7 @@ use guarded::GuardedTokenizer;
 pub(crate) use pooling::last_token;
 pub use pooling::{PoolBy, Pooling};
 use serde::Deserialize;
+use settings::TokenizerSettings;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tokenizers::utils::truncation::truncate_encodings;
@@ -62,6 +64,9 @@ pub struct TextTokenizer {
     has_segments: bool,
 }
 
+/// The settings beside `tokenizer.json`.
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
 /// The relevant key of tokenizer_config.json.
 #[derive(Debug, Default, Deserialize)]
 struct TokenizerInputs {
@@ -94,6 +99,7 @@ impl TextTokenizer {
     pub(crate) fn read(folder: &Folder, vocab_size: usize, max_length: usize) -> Result<Option<Self>> {
         let path = folder.file("tokenizer.json");
         let Some(bytes) = folder.read_whole("tokenizer.json")? else { return Ok(None) };
+        let bytes = folder.read::<TokenizerSettings>(TOKENIZER_CONFIG)?.unwrap_or_default().apply(bytes);
         let guarded = GuardedTokenizer::new(bytes).map_err(|error| match error.kind {
             ErrorKind::Input => {
                 let message = format!("it cannot be used as a tokenizer: {error}; download it again");
@@ -104,7 +110,7 @@ impl TextTokenizer {
         if guarded.inner().get_vocab_size(true) == 0 {
             return Err(Error::input("its vocabulary is empty; download it again").at(path.display()));
         }
-        let config: TokenizerInputs = folder.read("tokenizer_config.json")?.unwrap_or_default();
+        let config: TokenizerInputs = folder.read(TOKENIZER_CONFIG)?.unwrap_or_default();
         Ok(Some(Self { path, guarded, vocab_size, max_length, has_segments: config.has_segments() }))
     }
 
@@ -178,6 +184,11 @@ impl TextTokenizer {
             return Err(Error::input(message).at(self.path.display()));
         }
         Ok(Tokens { n_first, ..self.checked(found.get_ids())? })
+    }
+
+    /// Returns the id of a token.
+    pub(crate) fn token(&self, name: &str) -> Option<u32> {
+        self.guarded.inner().token_to_id(name)
     }
 
     /// Returns the special tokens around an empty text.
@@ -386,6 +397,7 @@ fn longest_first(n: usize) -> TruncationParams {
 #[derive(Deserialize)]
 struct StSettings {
     max_seq_length: Option<usize>,
+    do_lower_case: Option<bool>,
 }
 
 /// A larger number means that a tokenizer has no limit.
@@ -399,12 +411,27 @@ struct TokenizerLimit {
 /// Returns the maximum length of sentence-transformers, if set. Models of newer versions have it beside the tokenizer.
 pub(crate) fn max_seq_length(folder: &Folder) -> Result<Option<usize>> {
     let own = folder.read::<StSettings>("sentence_bert_config.json")?;
+    if own.as_ref().and_then(|settings| settings.do_lower_case) == Some(true) {
+        check_lowercases(folder)?;
+    }
     if let Some(length) = own.as_ref().and_then(|settings| settings.max_seq_length) {
         return Ok(Some(length));
     }
     if own.is_none() && folder.read::<serde_json::Value>("modules.json")?.is_none() {
         return Ok(None);
     }
-    let limit = folder.read::<TokenizerLimit>("tokenizer_config.json")?.and_then(|limit| limit.model_max_length);
+    let limit = folder.read::<TokenizerLimit>(TOKENIZER_CONFIG)?.and_then(|limit| limit.model_max_length);
     Ok(limit.filter(|length| (1.0..NO_LIMIT).contains(length)).map(|length| length as usize))
+}
+
+/// Refuses a tokenizer that keeps capital letters, for a model that is to get small ones.
+fn check_lowercases(folder: &Folder) -> Result<()> {
+    let file: serde_json::Value = folder.read("tokenizer.json")?.unwrap_or_default();
+    let normalizer = file.get("normalizer").map_or(String::new(), serde_json::Value::to_string);
+    if normalizer.contains(r#""lowercase":true"#) || normalizer.contains(r#""type":"Lowercase""#) {
+        return Ok(());
+    }
+    let message =
+        "do_lower_case is true, but tokenizer.json keeps capital letters; lowercase the texts and set it to false";
+    Err(Error::input(message).at(folder.file("sentence_bert_config.json").display()))
 }

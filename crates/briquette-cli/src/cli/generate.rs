@@ -220,6 +220,10 @@ mod run {
 
     /// Prints speed and memory to stderr; stdout has only the text.
     fn tell(name: &str, found: &Generated) {
+        if !found.ignored.is_empty() {
+            let keys = found.ignored.join(", ");
+            text::complain(&format!("{name}: generation_config.json sets {keys}, which this command does not apply"));
+        }
         let n_tokens: usize = found.sequences.iter().map(|sequence| sequence.tokens.len()).sum();
         let rate = found.tokens_per_s.map_or("-".to_string(), |rate| format!("{rate:.1}"));
         let peak = found.peak_bytes.map_or(String::new(), |peak| format!(", peak memory {}", bytes(peak)));

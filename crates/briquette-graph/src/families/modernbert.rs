@@ -9,7 +9,7 @@ use crate::builder::GraphBuilder;
 use crate::config::Config;
 use crate::graph::{Graph, InputSource, ValueId};
 use crate::headers::Headers;
-use crate::op::{Attention, Composite, ElementFunction};
+use crate::op::{Attention, Composite, ElementFunction, Primitive, Reduction};
 use briquette_core::{Error, Result};
 
 const TABLE: &str = "embeddings.tok_embeddings";
@@ -37,7 +37,7 @@ pub(super) fn build(headers: &Headers, config: &Config, extents: Extents) -> Res
     }
     x = to.layer_norm(&format!("{prefix}final_norm"), x, eps)?;
     let mut outputs = vec![x];
-    outputs.extend(heads(&mut to, config, &table, eps, x)?);
+    outputs.extend(heads(&mut to, config, (&table, [extents.batch, tokens]), eps, x)?);
     Ok(to.finish(&outputs))
 }
 
@@ -94,19 +94,35 @@ fn settings(config: &Config, index: usize, head_width: usize) -> Result<Attentio
     Ok(Attention { window, rotary: Some(rotary), ..Attention::full(1) })
 }
 
-/// The head of masked language models, or of classifiers that read the first token.
-fn heads(to: &mut GraphBuilder, config: &Config, table: &str, eps: f64, x: ValueId) -> Result<Option<ValueId>> {
+/// The mean of the tokens of a text, without padding: `[batch, tokens, width]` to `[batch, width]`.
+fn mean_of_tokens(to: &mut GraphBuilder, shape: [usize; 2], x: ValueId) -> ValueId {
+    let shares = to.input_from("token_shares", &[shape[0], shape[1], 1], InputSource::TokenShares);
+    let product = Primitive::Elementwise(ElementFunction::Mul);
+    let parts = to.node("head.shares", product, &[x.into(), shares.into()]);
+    let sum = to.node("head.mean", Primitive::Reduce { axes: vec![1], kind: Reduction::Sum }, &[parts.into()]);
+    to.node("head.vector", Composite::TakeToken(0), &[sum.into()])
+}
+
+/// The head of masked language models, or of classifiers that read the first token or the mean of all.
+fn heads(
+    to: &mut GraphBuilder,
+    config: &Config,
+    (table, extents): (&str, [usize; 2]),
+    eps: f64,
+    x: ValueId,
+) -> Result<Option<ValueId>> {
     if !has(to, "head.dense") {
         return Ok(None);
     }
     let is_classifier = has(to, "classifier");
     let is_of_tokens = is_of_tokens(config);
-    if is_classifier && !is_of_tokens && config.text("classifier_pooling") == Some("mean") {
-        // The mean leaves padding out, and a graph does not know padding.
-        let message = "classifier_pooling is \"mean\", expected \"cls\": classifiers of the mean are not supported";
-        return Err(Error::input(message).at("config.json"));
-    }
-    let x = if is_classifier && !is_of_tokens { first_token(to, x) } else { x };
+    let x = if is_classifier && !is_of_tokens && config.text("classifier_pooling") == Some("mean") {
+        mean_of_tokens(to, extents, x)
+    } else if is_classifier && !is_of_tokens {
+        first_token(to, x)
+    } else {
+        x
+    };
     let inner = to.linear("head.dense", x)?;
     let function = activation(config, "classifier_activation", ElementFunction::Gelu)?;
     let inner = to.function("head.activation", function, inner);

@@ -49,6 +49,7 @@ pub(super) fn add(to: &mut Emitter) -> Result<()> {
                 let message = "found an input that is neither text nor images; ONNX export needs a known family";
                 return Err(Error::input(message).at(&graph.values[input.value.0]));
             }
+            InputSource::TokenShares => token_shares(to),
             InputSource::TargetPositionIds { offset } => after(to, target_positions, offset),
             InputSource::TargetBuckets { buckets, longest } => {
                 // Keys after a query have the bucket of the query itself.
@@ -115,6 +116,16 @@ fn floats(to: &mut Emitter, input: &GraphInput, name: &str) {
         let narrow = to.cast(name, OnnxType::F16);
         to.set(input.value, narrow);
     }
+}
+
+/// `mask / sum of mask`, `[batch, tokens, 1]`.
+fn token_shares(to: &mut Emitter) -> String {
+    let float = to.float_type();
+    let mask = to.cast(MASK, float);
+    let axes = to.ints(&[1]);
+    let total = to.plain("ReduceSum", &[&mask, &axes]);
+    let shares = to.plain("Div", &[&mask, &total]);
+    to.unsqueeze(&shares, &[2])
 }
 
 /// `offset` and the number of earlier tokens. A padding token that is not counted has `offset - 1`.

@@ -5,6 +5,7 @@ use super::date::today;
 use briquette_core::confined::{Confinement, confined};
 use briquette_core::{Error, Result};
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Kwargs;
 use minijinja::{Environment, ErrorKind, State, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use std::time::Duration;
@@ -61,12 +62,14 @@ impl Rendering {
     fn render(&self) -> Result<String, minijinja::Error> {
         // The Jinja settings of transformers.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-        let source = guard_assignments(&self.source, &syntax)?;
+        let source = guard_assignments(&without_generation_marks(&self.source), &syntax)?;
         let environment = environment(syntax, self.n_bytes());
         let messages = self.messages.iter().map(|(role, content)| context! { role, content });
         let messages: Vec<Value> = messages.collect();
         let (bos_token, eos_token) = (&self.bos_token, &self.eos_token);
-        let values = context! { messages, add_generation_prompt => true, bos_token, eos_token };
+        let values = context! {
+            messages, add_generation_prompt => true, bos_token, eos_token, tools => (), documents => (),
+        };
         environment.template_from_str(&source)?.render(values)
     }
 }
@@ -84,12 +87,63 @@ fn environment(syntax: SyntaxConfig, n_bytes: usize) -> Environment<'static> {
     });
     environment.add_function("strftime_now", |format: Value| -> Result<String, minijinja::Error> {
         match format.as_str() {
-            Some(format) if format.len() <= 1000 => Ok(today(format)),
+            Some(format) if format.len() <= 1000 => {
+                today(format).ok_or_else(|| refused("strftime_now takes the codes of strftime"))
+            }
             _ => Err(refused("strftime_now takes a format of at most 1000 bytes")),
         }
     });
+    environment.add_filter("tojson", json_of);
     add_filters(&mut environment, n_bytes);
     environment
+}
+
+/// Writes a value as JSON without escapes for HTML, as transformers does.
+fn json_of(state: &State, value: &Value, indent: Option<Value>, more: Kwargs) -> Result<String, minijinja::Error> {
+    let escaped = minijinja::filters::tojson(value, indent, more)?.to_string();
+    state.consume_fuel(escaped.len() as u64 / 64)?;
+    Ok(without_html_escapes(&escaped))
+}
+
+/// Replaces the escapes of `<`, `>`, `&` and `'` in a JSON text by these characters.
+fn without_html_escapes(json: &str) -> String {
+    const ESCAPES: [(&str, char); 4] = [("u003c", '<'), ("u003e", '>'), ("u0026", '&'), ("u0027", '\'')];
+    let mut text = String::with_capacity(json.len());
+    let mut rest = json;
+    while let Some((before, behind)) = rest.split_once('\\') {
+        text.push_str(before);
+        if let Some((code, letter)) = ESCAPES.into_iter().find(|(code, _)| behind.starts_with(code)) {
+            text.push(letter);
+            rest = &behind[code.len()..];
+        } else {
+            // An escaped backslash begins no other escape.
+            let n = behind.chars().next().map_or(0, char::len_utf8);
+            text.push('\\');
+            text.push_str(&behind[..n]);
+            rest = &behind[n..];
+        }
+    }
+    text + rest
+}
+
+/// Replaces the tags around an assistant's text, which trainings of transformers read, by tags without effect.
+fn without_generation_marks(source: &str) -> String {
+    let mut text = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some((before, behind)) = rest.split_once("{%") {
+        text.push_str(before);
+        text.push_str("{%");
+        rest = behind;
+        let Some((tag, _)) = behind.split_once("%}") else { break };
+        let plain = match tag.trim_matches(['-', '+', ' ', '\n']) {
+            "generation" => tag.replace("generation", "if true"),
+            "endgeneration" => tag.replace("endgeneration", "endif"),
+            _ => continue,
+        };
+        text.push_str(&plain);
+        rest = &behind[tag.len()..];
+    }
+    text + rest
 }
 
 fn refused(what: &str) -> minijinja::Error {
@@ -160,6 +214,21 @@ mod tests {
         let common = "{% set ns = namespace(found=false, list=[]) %}{% for m in messages %}{% set ns.list = ns.list + [m] %}\
             {% set ns.found = true %}{% endfor %}{{ ns.found }} {{ ns.list | length }}";
         assert_eq!(text(common).unwrap(), "True 1");
+    }
+
+    #[test]
+    fn templates_are_rendered_as_in_transformers() {
+        for (source, expected) in [
+            ("{% if tools is not none or documents is not none %}tools{% endif %}x", "x"),
+            ("{{ {'a': \"<b> & 'c' \\\\u003c\"} | tojson }}", r#"{"a": "<b> & 'c' \\u003c"}"#),
+            ("a {%- generation -%} b{% endgeneration %}", "ab"),
+            ("{{ strftime_now('%%') }}", "%"),
+        ] {
+            assert_eq!(text(source).unwrap(), expected, "{source}");
+        }
+        let date = text("{{ strftime_now('%d %B %Y') }}").unwrap();
+        assert!(date.split(' ').nth(1).is_some_and(|month| month.chars().all(char::is_alphabetic)), "{date}");
+        assert!(text("{{ strftime_now('%Q') }}").unwrap_err().message.contains("the codes of strftime"));
     }
 
     #[test]

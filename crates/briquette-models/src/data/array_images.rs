@@ -57,7 +57,9 @@ impl ArrayImages {
         if n_images == 0 || images.len_of(1) == 0 {
             return Err(super::empty(path, "image"));
         }
-        check_finite(&images).map_err(|message| Error::input(message).at(path.display()))?;
+        check_type(&images)
+            .and_then(|()| check_finite(&images))
+            .map_err(|message| Error::input(message).at(path.display()))?;
         let found = match labels {
             Some(labels) => Some(Array::read(labels, label_names)?),
             None => Array::beside(path, label_names)?,
@@ -144,7 +146,7 @@ impl ArrayImages {
         };
         let value = |place: usize| match (&self.images.values, source(place)) {
             (Values::Bytes(values), (at, channel)) => input.value(values[at], channel),
-            (Values::Floats(values), (at, _)) => values[at],
+            (Values::Floats(values) | Values::Integers(values), (at, _)) => values[at],
         };
         Ok((0..n).map(value).collect())
     }
@@ -156,6 +158,18 @@ fn labels_of(array: &Array, n_images: usize) -> Result<Vec<usize>, String> {
         return Err(format!("found {} labels, expected {n_images}, one per image", labels.len()));
     }
     Ok(labels)
+}
+
+/// Refuses integers other than bytes: they are neither pixels of a known range nor what a network takes.
+fn check_type(images: &Array) -> Result<(), String> {
+    match images.values {
+        Values::Integers(_) => {
+            Err("images are integers of another type than bytes; write them as bytes (uint8), or as floats that the \
+                 network takes"
+                .to_string())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses values that are not finite: their logits would be too, and would look like damaged weights.

@@ -22,8 +22,10 @@ pub enum Number {
 pub enum Values {
     /// Pixels.
     Bytes(Vec<u8>),
-    /// Other types, converted to f32.
+    /// Floats.
     Floats(Vec<f32>),
+    /// Integers other than bytes, converted to f32.
+    Integers(Vec<f32>),
 }
 
 impl From<Vec<f32>> for Values {
@@ -89,7 +91,12 @@ impl Array {
             }
             number.value(little)
         };
-        Ok(Self { shape, values: Values::Floats(bytes.chunks_exact(number.width()).map(element).collect()) })
+        let values = bytes.chunks_exact(number.width()).map(element).collect();
+        let values = match number {
+            Number::F16 | Number::F32 | Number::F64 => Values::Floats(values),
+            _ => Values::Integers(values),
+        };
+        Ok(Self { shape, values })
     }
 
     /// Reverses the axes.
@@ -110,9 +117,11 @@ impl Array {
             }
             offset
         };
+        let floats = |values: &[f32]| (0..n).map(|place| values[source(place)]).collect();
         let values = match &self.values {
             Values::Bytes(values) => Values::Bytes((0..n).map(|place| values[source(place)]).collect()),
-            Values::Floats(values) => Values::Floats((0..n).map(|place| values[source(place)]).collect()),
+            Values::Floats(values) => Values::Floats(floats(values)),
+            Values::Integers(values) => Values::Integers(floats(values)),
         };
         Self { shape, values }
     }
@@ -126,7 +135,7 @@ impl Array {
     pub(crate) fn to_labels(&self) -> Result<Vec<usize>, String> {
         match &self.values {
             Values::Bytes(values) => Ok(values.iter().map(|&value| usize::from(value)).collect()),
-            Values::Floats(values) => values.iter().enumerate().map(label).collect(),
+            Values::Floats(values) | Values::Integers(values) => values.iter().enumerate().map(label).collect(),
         }
     }
 }

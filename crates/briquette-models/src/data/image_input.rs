@@ -38,8 +38,12 @@ pub struct ImageInput {
     pub channels: usize,
     /// Length to which the shorter side is scaled; `None` scales both sides to `crop`.
     pub resize: Option<usize>,
+    /// Whether both sides are scaled to this length, as for DeiT.
+    pub is_squeezed: bool,
     /// Height and width of the center crop.
     pub crop: [usize; 2],
+    /// Whether half a pixel before a crop rounds down, as in transformers, and not to even, as in torchvision.
+    pub crops_down: bool,
     /// Whether the network accepts only this size.
     pub is_fixed: bool,
     /// Smallest side of an image that the network accepts.
@@ -66,7 +70,8 @@ impl ImageInput {
         };
         let (resize, crop, scale) = (Some(256), [224, 224], 255.0);
         let filter = ScaleFilter::Bilinear;
-        Self { channels, resize, crop, is_fixed: false, least_side: 1, tile: None, filter, scale, mean, std }
+        let (is_squeezed, crops_down, is_fixed, least_side, tile) = (false, false, false, 1, None);
+        Self { channels, resize, is_squeezed, crop, crops_down, is_fixed, least_side, tile, filter, scale, mean, std }
     }
 
     /// Checks that sizes and statistics are consistent.
@@ -123,6 +128,7 @@ impl ImageInput {
     pub(crate) fn resized(&self, height: usize, width: usize) -> [usize; 2] {
         match self.resize {
             None => self.crop,
+            Some(size) if self.is_squeezed => [size; 2],
             // No overflow: a side has at most 2^32 pixels, and `check` limits `size`.
             Some(size) if height <= width => [size, (size * width / height.max(1)).max(1)],
             Some(size) => [(size * height / width.max(1)).max(1), size],

@@ -53,7 +53,7 @@ fn fields_of(header: &str) -> Option<BTreeMap<&str, &str>> {
 fn number_of(descr: &str) -> Option<(Number, bool)> {
     let (order, kind) = descr.split_at_checked(1)?;
     let number = match kind {
-        "u1" | "b1" => Number::U8,
+        "u1" => Number::U8,
         "i1" => Number::I8,
         "u2" => Number::U16,
         "i2" => Number::I16,
@@ -72,6 +72,7 @@ fn number_of(descr: &str) -> Option<(Number, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::arrays::Values;
 
     #[test]
     fn every_prefix_of_a_file_is_an_error() {
@@ -80,7 +81,7 @@ mod tests {
         bytes.extend((header.len() as u16).to_le_bytes());
         bytes.extend(header.as_bytes());
         bytes.extend([0, 5, 255, 255]);
-        assert_eq!(parse(&bytes).unwrap(), Array { shape: vec![2, 1], values: vec![5.0, -1.0].into() });
+        assert_eq!(parse(&bytes).unwrap(), Array { shape: vec![2, 1], values: Values::Integers(vec![5.0, -1.0]) });
         for len in 0..bytes.len() {
             assert!(parse(&bytes[..len]).is_err(), "{len}");
         }

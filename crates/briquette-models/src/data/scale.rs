@@ -2,8 +2,8 @@
 
 use super::ImageInput;
 use super::image_input::MAX_SIDE;
-use image::DynamicImage;
 use image::imageops;
+use image::{ColorType, DynamicImage, GrayImage, Rgb};
 
 /// Largest number of pixels that are scaled before cropping.
 const MAX_BEFORE_CROP: usize = 1 << 26;
@@ -28,10 +28,10 @@ impl ImageInput {
     pub fn prepare(&self, image: DynamicImage) -> Vec<f32> {
         let [height, width] = self.crop;
         let (image, [full_height, full_width]) = part(image, self);
-        let (top, left) = (centred(full_height, height), centred(full_width, width));
+        let (top, left) = (centred(full_height, height, self.crops_down), centred(full_width, width, self.crops_down));
         let (full_width, full_height) = (full_width as u32, full_height as u32);
         let bytes: Vec<u8> = if self.channels == 1 {
-            let sized = imageops::resize(&image.into_luma8(), full_width, full_height, self.filter.of_image());
+            let sized = imageops::resize(&grey(image), full_width, full_height, self.filter.of_image());
             imageops::crop_imm(&sized, left, top, width as u32, height as u32).to_image().into_raw()
         } else {
             let sized = imageops::resize(&image.into_rgb8(), full_width, full_height, self.filter.of_image());
@@ -43,9 +43,23 @@ impl ImageInput {
     }
 }
 
-/// Returns the start of a center crop; half pixels round to even, as in torchvision.
-fn centred(full: usize, cut: usize) -> u32 {
-    (((full - cut) as f64) / 2.0).round_ties_even() as u32
+/// Converts an image to grey, with the weights of Pillow (ITU-R 601-2).
+pub(super) fn grey(image: DynamicImage) -> GrayImage {
+    if matches!(image.color(), ColorType::L8 | ColorType::L16 | ColorType::La8 | ColorType::La16) {
+        return image.into_luma8();
+    }
+    let image = image.into_rgb8();
+    let luma = |pixel: &Rgb<u8>| {
+        let [r, g, b] = pixel.0.map(u32::from);
+        ((19_595 * r + 38_470 * g + 7471 * b + 0x8000) >> 16) as u8
+    };
+    let bytes = image.pixels().map(luma).collect();
+    GrayImage::from_raw(image.width(), image.height(), bytes).expect("a byte for each pixel")
+}
+
+/// Returns the start of a center crop. Half pixels round to even in torchvision, and down in transformers.
+fn centred(full: usize, cut: usize, rounds_down: bool) -> u32 {
+    if rounds_down { ((full - cut) / 2) as u32 } else { (((full - cut) as f64) / 2.0).round_ties_even() as u32 }
 }
 
 /// Returns the part of an image to scale, and its scaled height and width, for a center crop.
@@ -107,6 +121,17 @@ mod tests {
             assert!(found.scaled >= cut && found.length as usize <= full, "{found:?}");
             assert!(found.start as usize * 2 + found.length as usize == full, "centred: {found:?}");
         }
+    }
+
+    #[test]
+    fn colors_become_the_greys_of_pillow() {
+        let image = RgbImage::from_raw(3, 1, vec![255, 0, 0, 0, 255, 0, 0, 0, 255]).unwrap();
+        assert_eq!(grey(DynamicImage::ImageRgb8(image)).into_raw(), [76, 150, 29]);
+    }
+
+    #[test]
+    fn half_pixels_round_as_in_the_reference() {
+        assert_eq!([centred(35, 32, false), centred(35, 32, true), centred(37, 32, false)], [2, 1, 2]);
     }
 
     #[test]

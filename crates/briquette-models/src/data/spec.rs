@@ -153,7 +153,7 @@ impl DataSpec {
             (input.tile, input.resize) = (self.tile, None);
         }
         if let Some(size) = self.size {
-            input.resize = Some(size);
+            (input.resize, input.is_squeezed) = (Some(size), false);
             if self.crop.is_none() && !input.is_fixed {
                 input.crop = [size.min(input.crop[0]), size.min(input.crop[1])];
             }

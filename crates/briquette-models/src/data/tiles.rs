@@ -34,8 +34,8 @@ impl ImageTiles {
         }
         let (w, h) = (width as u32, height as u32);
         let bytes = match (input.channels, input.resize) {
-            (1, None) => image.into_luma8().into_raw(),
-            (1, Some(_)) => imageops::resize(&image.into_luma8(), w, h, input.filter.of_image()).into_raw(),
+            (1, None) => scale::grey(image).into_raw(),
+            (1, Some(_)) => imageops::resize(&scale::grey(image), w, h, input.filter.of_image()).into_raw(),
             (_, None) => image.into_rgb8().into_raw(),
             (_, Some(_)) => imageops::resize(&image.into_rgb8(), w, h, input.filter.of_image()).into_raw(),
         };

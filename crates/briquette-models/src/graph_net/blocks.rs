@@ -1,8 +1,10 @@
 //! A network of a graph as a classifier, an encoder, and a sequence of blocks.
 
+use super::attend::no_padding;
 use super::decoder::Decoder;
 use super::layer::GraphLayer;
 use super::program::GraphProgram;
+use super::run_inputs::token_shares;
 use super::{AnyTensor, GraphNet, GraphRun, RunInputs, RunTokens};
 use crate::block_state::BlockState;
 use crate::text::last_token;
@@ -10,7 +12,7 @@ use briquette_core::Result;
 use briquette_graph::blocks::border;
 use briquette_graph::fixed_values::FixedGrids;
 use briquette_graph::op::Composite;
-use briquette_graph::{Op, ValueId};
+use briquette_graph::{InputSource, Op, ValueId};
 use briquette_nn::NameMap;
 use briquette_ops::fused::in_parts;
 use burn::module::Module;
@@ -115,7 +117,12 @@ impl GraphNet {
             return by_row(states);
         }
         let tokens = RunTokens::new(padding.clone(), Vec::new());
-        let logits = by_row(self.run_between([self.outline.states, self.outline.output], states, tokens));
+        let mut given = vec![(self.outline.states, states)];
+        for value in self.token_shares() {
+            let is_padding = padding.clone().unwrap_or_else(|| no_padding(&given[0].1.clone().three()));
+            given.push((value, token_shares(&is_padding).into()));
+        }
+        let logits = by_row(self.run_between(given, self.outline.output, tokens));
         let n_rows = logits.dims()[1];
         match (self.outline.classes_of_last_token, padding) {
             (false, _) => logits,
@@ -237,10 +244,17 @@ impl GraphNet {
         given
     }
 
-    /// The program after the last block, up to a value.
-    fn exit_program(&self, to: ValueId) -> Arc<GraphProgram> {
+    /// The program after the last block, up to the output.
+    fn exit_program(&self) -> Arc<GraphProgram> {
         let cuts = &self.outline.cuts;
-        self.outline.program(cuts.state(cuts.len()), &[to])
+        let given: Vec<ValueId> = cuts.state(cuts.len()).iter().copied().chain(self.token_shares()).collect();
+        self.outline.program(&given, &[self.outline.output])
+    }
+
+    /// The inputs with the shares of tokens, which a head may take.
+    fn token_shares(&self) -> impl Iterator<Item = ValueId> {
+        let inputs = self.graph().inputs.iter();
+        inputs.filter(|input| input.source == InputSource::TokenShares).map(|input| input.value)
     }
 
     /// Returns the paths of the layers that nodes use.
@@ -301,9 +315,10 @@ impl GraphNet {
     /// Maps the output of the last block to the last hidden state, or to a classifier's logits.
     pub fn leave(&self, state: BlockState) -> AnyTensor {
         let cuts = &self.outline.cuts;
-        let given = cuts.state(cuts.len()).iter().copied().zip(state.0).collect();
+        let names = cuts.state(cuts.len());
         let last = if self.graph().takes_images() { self.outline.output } else { self.outline.last_state };
-        self.begin(given, RunTokens::default()).finish(&self.exit_program(last)).remove(0)
+        let program = self.outline.program(names, &[last]);
+        self.begin(names.iter().copied().zip(state.0).collect(), RunTokens::default()).finish(&program).remove(0)
     }
 
     /// Returns whether the network is one block with all of its tensors, as networks of ONNX models are.
@@ -314,7 +329,7 @@ impl GraphNet {
     /// Returns the paths of modules that are needed only after the last block: norm, head.
     pub fn exit_paths(&self) -> Vec<String> {
         let graph = self.graph();
-        let program = self.exit_program(self.outline.output);
+        let program = self.exit_program();
         let layers = program.steps.iter().flat_map(|step| step.layers());
         let shown = layers.map(|layer| self.layers.0[layer].0.clone());
         let is_table = |path: &String| graph.nodes.iter().any(|node| is_embedding(node, path));
@@ -323,7 +338,7 @@ impl GraphNet {
 
     /// Returns whether the embedding is needed again after the last block, as a tied head.
     pub fn exit_needs_entry(&self) -> bool {
-        let program = self.exit_program(self.outline.output);
+        let program = self.exit_program();
         program.steps.iter().any(|step| matches!(step.call, super::steps::GraphCall::Head(..)))
     }
 

@@ -37,8 +37,8 @@ impl Decoder for GraphNet {
     }
 
     fn scores(&self, last_state: Tensor<3>) -> Tensor<3> {
-        let between = [self.outline.last_state, self.outline.output];
-        self.run_between(between, last_state.into(), RunTokens::default()).three()
+        let given = vec![(self.outline.last_state, last_state.into())];
+        self.run_between(given, self.outline.output, RunTokens::default()).three()
     }
 
     fn vocab_size(&self) -> usize {

@@ -99,21 +99,23 @@ impl InputOf<'_> {
         } else {
             input.least_side = self.least_side();
         }
-        if let Some(scale) = self.config.number("pixel_scale").or(self.usual.number("pixel_scale")) {
+        let scale = self.config.number("pixel_scale").or(self.usual.number("pixel_scale"));
+        let has_scale = scale.is_some();
+        if let Some(scale) = scale {
             if scale.is_nan() || scale <= 0.0 {
                 return Err(Error::input("pixel_scale is not above 0; correct it").at("config.json"));
             }
             (input.scale, input.mean, input.std) = (scale as f32, vec![0.0; shape[1]], vec![1.0; shape[1]]);
         }
-        match self.settings::<Preprocessor>("image_processor")? {
-            Some((file, path)) => file.apply(&mut input).map_err(|error| error.at(path.display()))?,
-            None => {
-                let model_type = self.folder.model_type()?;
-                input.filter = usual_filter(model_type.as_deref());
-                if let Some([mean, std]) = usual_normalization(model_type.as_deref(), input.channels) {
-                    (input.mean, input.std) = (mean, std);
-                }
+        let file = self.settings::<Preprocessor>("image_processor")?;
+        if let Some(model_type) = self.folder.model_type()?.filter(|_| file.is_some() || !has_scale) {
+            input.filter = usual_filter(&model_type);
+            if let Some([mean, std]) = usual_normalization(&model_type, input.channels) {
+                (input.mean, input.std) = (mean, std);
             }
+        }
+        if let Some((file, path)) = file {
+            file.apply(&mut input).map_err(|error| error.at(path.display()))?;
         }
         input.check()?;
         Ok(Input::Images(input))
@@ -176,8 +178,8 @@ impl InputOf<'_> {
 }
 
 /// Returns the filter of the processors of transformers without settings.
-fn usual_filter(model_type: Option<&str>) -> ScaleFilter {
-    match model_type.unwrap_or_default() {
+fn usual_filter(model_type: &str) -> ScaleFilter {
+    match model_type {
         "clip" | "clip_vision_model" | "convnext" | "deit" | "dinov2" | "siglip" | "siglip_vision_model" => {
             ScaleFilter::Bicubic
         }
@@ -186,9 +188,9 @@ fn usual_filter(model_type: Option<&str>) -> ScaleFilter {
 }
 
 /// Returns the mean and deviation of the processors of transformers without settings, where they are not those of ImageNet.
-fn usual_normalization(model_type: Option<&str>, channels: usize) -> Option<[Vec<f32>; 2]> {
+fn usual_normalization(model_type: &str, channels: usize) -> Option<[Vec<f32>; 2]> {
     const CLIP: [[f32; 3]; 2] = [[0.481_454_66, 0.457_827_5, 0.408_210_73], [0.268_629_54, 0.261_302_6, 0.275_777_1]];
-    match model_type? {
+    match model_type {
         // Bytes become -1..1.
         "vit" | "siglip" | "siglip_vision_model" | "mobilenet_v2" => Some([0, 1].map(|_| vec![0.5; channels])),
         "clip" | "clip_vision_model" if channels == 3 => Some(CLIP.map(Vec::from)),

@@ -15,6 +15,9 @@ const UNCROPPED: usize = 384;
 /// The keys that determine how images are prepared.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Preprocessor {
+    image_processor_type: Option<String>,
+    feature_extractor_type: Option<String>,
+    do_resize: Option<bool>,
     size: Option<Sides>,
     crop_size: Option<Sides>,
     do_center_crop: Option<bool>,
@@ -40,24 +43,24 @@ pub(super) struct SoundPreprocessor {
 
 /// A size in one of the forms that transformers writes.
 #[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a size as a number, as height and width, or as shortest_edge")]
 enum Sides {
     Square(usize),
     Exact { height: usize, width: usize },
-    Shorter { shortest_edge: usize },
+    Shorter { shortest_edge: usize, longest_edge: Option<usize> },
 }
 
 impl Sides {
     fn shorter(self) -> usize {
         match self {
-            Self::Square(side) | Self::Shorter { shortest_edge: side } => side,
+            Self::Square(side) | Self::Shorter { shortest_edge: side, .. } => side,
             Self::Exact { height, width } => height.min(width),
         }
     }
 
     fn both(self) -> [usize; 2] {
         match self {
-            Self::Square(side) | Self::Shorter { shortest_edge: side } => [side; 2],
+            Self::Square(side) | Self::Shorter { shortest_edge: side, .. } => [side; 2],
             Self::Exact { height, width } => [height, width],
         }
     }
@@ -71,7 +74,10 @@ impl Preprocessor {
     /// # Errors
     /// Input: a number is not in its range.
     pub(super) fn apply(self, input: &mut ImageInput) -> Result<()> {
+        self.check_supported()?;
         let (resize, crop) = self.sides(input)?;
+        input.is_squeezed = self.is_square() && resize.is_some();
+        input.crops_down = true;
         match (input.is_fixed, resize) {
             (false, _) => (input.resize, input.crop) = (resize, crop),
             (true, None) => {}
@@ -108,6 +114,40 @@ impl Preprocessor {
         Ok(())
     }
 
+    /// Returns whether both sides are scaled to the same length before a crop.
+    fn is_square(&self) -> bool {
+        let is_of_deit = |name: &Option<String>| name.as_deref().is_some_and(|name| name.starts_with("DeiT"));
+        match self.size {
+            Some(Sides::Exact { height, width }) => height == width,
+            Some(Sides::Square(_)) => {
+                is_of_deit(&self.image_processor_type) || is_of_deit(&self.feature_extractor_type)
+            }
+            _ => false,
+        }
+    }
+
+    /// Refuses settings that would prepare images of other sizes than the network gets here.
+    fn check_supported(&self) -> Result<()> {
+        let refused =
+            |message: &str| Err(Error::input(format!("{message} is not supported; prepare the images before")));
+        if self.do_resize == Some(false) {
+            return refused("do_resize = false");
+        }
+        if let Some(Sides::Shorter { longest_edge: Some(_), .. }) = self.size {
+            return refused("a size with longest_edge");
+        }
+        let Some(size) = self.size else { return Ok(()) };
+        if self.do_center_crop == Some(false) && matches!(size, Sides::Shorter { .. }) && self.crop_pct.is_none() {
+            return refused("shortest_edge without a crop");
+        }
+        match self.crop_size.filter(|_| self.do_center_crop != Some(false)) {
+            Some(crop) if crop.both().into_iter().max() > Some(size.shorter()) => {
+                refused(&format!("a crop of {:?} from images of {}", crop.both(), size.shorter()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the length of the scaled shorter side, none if both sides are scaled to the crop, and the crop.
     fn sides(&self, input: &ImageInput) -> Result<(Option<usize>, [usize; 2])> {
         let limited = |sides: Sides| match sides.both().into_iter().find(|side| !(1..=1 << 14).contains(side)) {
@@ -118,7 +158,7 @@ impl Preprocessor {
         let crop = self.crop_size.filter(|_| self.do_center_crop != Some(false)).map(limited).transpose()?;
         let share = self.crop_pct.filter(|share| *share > 0.1 && *share <= 1.0);
         Ok(match (size, crop, share) {
-            (Some(size), Some(crop), _) => (Some(size.shorter().max(crop.both()[0]).max(crop.both()[1])), crop.both()),
+            (Some(size), Some(crop), _) => (Some(size.shorter()), crop.both()),
             (Some(size), None, Some(share)) if size.shorter() < UNCROPPED => {
                 (Some((size.shorter() as f64 / share) as usize), size.both())
             }
@@ -157,7 +197,13 @@ mod tests {
         assert_eq!(sides(json!({ "size": square }), Some(224)), (None, [224, 224]), "ViT");
         assert_eq!(sides(cropped.clone(), None), (Some(256), [224, 224]));
         assert_eq!(sides(cropped, Some(518)), (Some(592), [518, 518]), "DINOv2, trained with other images");
-        assert_eq!(sides(json!({ "size": 256, "crop_size": 224 }), Some(224)), (Some(256), [224, 224]), "old DeiT");
+        assert_eq!(sides(json!({ "size": 256, "crop_size": 224 }), Some(224)), (Some(256), [224, 224]), "old CLIP");
+        let larger = json!({ "size": { "height": 256, "width": 256 }, "crop_size": square, "do_center_crop": true });
+        let old = json!({ "size": 256, "crop_size": 224, "feature_extractor_type": "DeiTFeatureExtractor" });
+        for file in [larger, old] {
+            let deit = applied(file, Some(224)).unwrap();
+            assert_eq!((deit.resized(300, 600), deit.crop), ([256, 256], [224, 224]), "DeiT");
+        }
         assert_eq!(sides(json!({ "size": 224, "crop_pct": 0.875 }), None), (Some(256), [224, 224]), "ConvNeXt");
         assert_eq!(sides(json!({ "size": { "shortest_edge": 384 }, "crop_pct": 1.0 }), None), (None, [384, 384]));
         assert_eq!(sides(json!({}), None), (Some(256), [224, 224]));
@@ -179,6 +225,10 @@ mod tests {
             (json!({ "size": 0 }), "a size of images is 0"),
             (json!({ "crop_size": { "height": 4, "width": 99999 } }), "is 99999, expected 1 to 16384"),
             (json!({ "resample": 4 }), "resample is 4, expected 0 (nearest)"),
+            (json!({ "do_resize": false }), "do_resize = false is not supported"),
+            (json!({ "size": { "shortest_edge": 8, "longest_edge": 9 } }), "longest_edge is not supported"),
+            (json!({ "size": { "shortest_edge": 28 }, "crop_size": 32 }), "a crop of [32, 32] from images of 28"),
+            (json!({ "size": { "shortest_edge": 8 }, "do_center_crop": false }), "shortest_edge without a crop"),
             (json!({ "rescale_factor": 0.0 }), "rescale_factor is 0, expected a number above 0"),
         ] {
             let error = applied(file, None).unwrap_err();

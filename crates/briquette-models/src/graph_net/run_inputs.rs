@@ -151,6 +151,9 @@ impl RunInputs {
                 Some(padding) => padding.clone().bool_not().int().into(),
                 None => ids.ones_like().into(),
             },
+            (InputKind::Text(ids, padding), InputSource::TokenShares) => {
+                token_shares(&padding.clone().unwrap_or_else(|| ids.zeros_like().bool())).into()
+            }
             (InputKind::Text(ids, _), InputSource::TokenTypeIds) => match &self.types {
                 Some(types) => types.clone().into(),
                 None => Tensor::<2, Int>::zeros([1, 1], &ids.device()).into(),
@@ -180,6 +183,13 @@ impl RunInputs {
             _ => target.clone().into(),
         }
     }
+}
+
+/// Returns one over the number of tokens of each text, and 0 at padding: `[batch, tokens, 1]`.
+pub(super) fn token_shares(padding: &Tensor<2, Bool>) -> Tensor<3> {
+    let is_token = padding.clone().bool_not().float();
+    let n_tokens = is_token.clone().sum_dim(1).clamp_min(1.0);
+    (is_token / n_tokens).unsqueeze_dim(2)
 }
 
 /// Returns whether an input is made from the target of an encoder-decoder.

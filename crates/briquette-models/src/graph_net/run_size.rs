@@ -138,8 +138,8 @@ fn most_elements(graph: &Graph, shapes: &[Vec<usize>], [given, wanted]: RunPart)
 }
 
 fn is_integer(source: InputSource) -> bool {
-    use InputSource::{Images, SoundFeatures, WindowMask};
-    !matches!(source, Images | SoundFeatures | WindowMask { .. })
+    use InputSource::{Images, SoundFeatures, TokenShares, WindowMask};
+    !matches!(source, Images | SoundFeatures | TokenShares | WindowMask { .. })
 }
 
 /// Returns the elements of an attention's scores and their copies; 0 where a kernel computes them in tiles.

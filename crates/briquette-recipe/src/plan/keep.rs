@@ -14,8 +14,8 @@ pub(super) fn keep_codings(plan: &mut Plan, stored: &StoredDir, loads: Option<&L
     let mut shared = SharedTreatments::default();
     for tensor in &mut plan.tensors {
         let source = &stored.tensors[tensor.index()];
-        // Codes that are entropy-coded may have been sparse before.
-        let may_be_sparse = source.is_held_sparse() || matches!(source.coding.storage, Storage::Entropy { .. });
+        // The zeros among codes do not tell whether a pruning made them: codes stay as small as they can be.
+        let may_be_sparse = source.is_held_sparse() || source.coding.codes.is_some();
         tensor.was_sparse = plan.profile.holds_sparse() && may_be_sparse;
         keep_codes(plan.profile, tensor, source, loads);
         tensor.share(&mut shared);
