@@ -1,6 +1,9 @@
 //! Paths of outputs: missing folders are created, and files of other programs stay.
 
+use crate::bad_input::assert_refused;
 use crate::sandbox::{Sandbox, copy, repository};
+use crate::weights::{safetensors_of, tiny};
+use std::os::unix::fs::symlink;
 
 /// Commands that write to a path, without it.
 fn commands() -> Vec<(&'static str, &'static str)> {
@@ -132,5 +135,31 @@ fn force_replaces_no_input_and_no_file_of_another_kind() {
         if cfg!(feature = "model") {
             sandbox.ok("calibrate digits --data data.safetensors --device cpu --force -o statistics.safetensors");
         }
+    }
+}
+
+#[test]
+fn outputs_that_would_overwrite_other_files_are_refused() {
+    let sandbox = Sandbox::with("digits");
+    symlink("digits", sandbox.path("link")).unwrap();
+    sandbox.write("file", "x");
+    sandbox.write("full/precious", "x");
+    sandbox.write("deep/in/model.safetensors", safetensors_of(&tiny()));
+    let meets: &[&str] = &["may not be, contain or lie inside the input"];
+    for force in ["", " --force"] {
+        for output in ["digits", "digits/out", "digits/a/b", "link", "link/out", "digits/../digits", "."] {
+            let line = format!("compress digits -o {output} --quantize int8{force}");
+            assert_refused(&sandbox, &[(&line, 6, meets)]);
+        }
+        for output in ["deep", "deep/in", "deep/in/model.safetensors"] {
+            let line = format!("compress deep/in/model.safetensors -o {output} --quantize int8{force}");
+            assert_refused(&sandbox, &[(&line, 6, meets)]);
+        }
+        for output in ["full", "file"] {
+            let line = format!("compress digits -o {output} --quantize int8{force}");
+            assert_refused(&sandbox, &[(&line, 6, &[output, "exists"])]);
+        }
+        let line = format!("compress digits -o file/out --quantize int8{force}");
+        assert_refused(&sandbox, &[(&line, 5, &["file"])]);
     }
 }

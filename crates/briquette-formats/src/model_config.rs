@@ -50,7 +50,7 @@ impl<'de> Deserialize<'de> for OrderedObject {
     }
 }
 
-/// A string that stands for a number that JSON lacks while a file is rewritten.
+/// The text of a string in the place of a number that JSON does not have, while a file is rewritten.
 fn stand_in(number: &str) -> String {
     format!("\"briquette number {number}\"")
 }

@@ -76,14 +76,14 @@ pub(crate) fn read_config(directory: &ModelDir) -> Result<Option<QuantMethod>> {
     let Some(bytes) = directory.read(name, limits::MAX_SMALL_BYTES)? else { return Ok(None) };
     let path = directory.path().join(name);
     let config: ConfigJson = json::parse(&bytes, "the configuration", &path)?;
-    let is_object = |raw: &Box<RawValue>| raw.get().starts_with('{');
-    let text: Option<ConfigJson> = match config.text_config.filter(is_object) {
+    let is_object = |raw: &RawValue| raw.get().starts_with('{');
+    let text: Option<ConfigJson> = match config.text_config.filter(|raw| is_object(raw)) {
         Some(raw) => Some(json::parse(raw.get().as_bytes(), "the configuration", &path)?),
         None => None,
     };
     let places =
         [config.quantization_config, config.compression_config, text.and_then(|text| text.quantization_config)];
-    let Some(raw) = places.into_iter().flatten().find(is_object) else { return Ok(None) };
+    let Some(raw) = places.into_iter().flatten().find(|raw| is_object(raw)) else { return Ok(None) };
     let value = json::value_of(&raw).map_err(|message| Error::input(message).at(KEY).at(path.display()))?;
     Ok(Some(method_of(&value)))
 }

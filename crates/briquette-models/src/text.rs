@@ -18,7 +18,8 @@ use guarded::GuardedTokenizer;
 pub(crate) use pooling::last_token;
 pub use pooling::{PoolBy, Pooling};
 use serde::Deserialize;
-use settings::TokenizerSettings;
+pub(crate) use settings::max_seq_length;
+use settings::{TOKENIZER_CONFIG, TokenizerSettings};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tokenizers::utils::truncation::truncate_encodings;
@@ -63,9 +64,6 @@ pub struct TextTokenizer {
     /// Whether the model gets the segments of pairs.
     has_segments: bool,
 }
-
-/// The settings beside `tokenizer.json`.
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// The relevant key of tokenizer_config.json.
 #[derive(Debug, Default, Deserialize)]
@@ -392,46 +390,4 @@ pub fn segments(second: &[Range<usize>], length: usize, device: &Device) -> Opti
 /// Returns the rule that removes tokens from the end of the longer text until both have `n` tokens together.
 fn longest_first(n: usize) -> TruncationParams {
     TruncationParams { max_length: n, strategy: TruncationStrategy::LongestFirst, ..TruncationParams::default() }
-}
-
-#[derive(Deserialize)]
-struct StSettings {
-    max_seq_length: Option<usize>,
-    do_lower_case: Option<bool>,
-}
-
-/// A larger number means that a tokenizer has no limit.
-const NO_LIMIT: f64 = 1e9;
-
-#[derive(Deserialize)]
-struct TokenizerLimit {
-    model_max_length: Option<f64>,
-}
-
-/// Returns the maximum length of sentence-transformers, if set. Models of newer versions have it beside the tokenizer.
-pub(crate) fn max_seq_length(folder: &Folder) -> Result<Option<usize>> {
-    let own = folder.read::<StSettings>("sentence_bert_config.json")?;
-    if own.as_ref().and_then(|settings| settings.do_lower_case) == Some(true) {
-        check_lowercases(folder)?;
-    }
-    if let Some(length) = own.as_ref().and_then(|settings| settings.max_seq_length) {
-        return Ok(Some(length));
-    }
-    if own.is_none() && folder.read::<serde_json::Value>("modules.json")?.is_none() {
-        return Ok(None);
-    }
-    let limit = folder.read::<TokenizerLimit>(TOKENIZER_CONFIG)?.and_then(|limit| limit.model_max_length);
-    Ok(limit.filter(|length| (1.0..NO_LIMIT).contains(length)).map(|length| length as usize))
-}
-
-/// Refuses a tokenizer that keeps capital letters, for a model that is to get small ones.
-fn check_lowercases(folder: &Folder) -> Result<()> {
-    let file: serde_json::Value = folder.read("tokenizer.json")?.unwrap_or_default();
-    let normalizer = file.get("normalizer").map_or(String::new(), serde_json::Value::to_string);
-    if normalizer.contains(r#""lowercase":true"#) || normalizer.contains(r#""type":"Lowercase""#) {
-        return Ok(());
-    }
-    let message =
-        "do_lower_case is true, but tokenizer.json keeps capital letters; lowercase the texts and set it to false";
-    Err(Error::input(message).at(folder.file("sentence_bert_config.json").display()))
 }

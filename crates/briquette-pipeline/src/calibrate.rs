@@ -2,10 +2,10 @@
 
 use crate::report::CalibrationReport;
 use briquette_core::{Error, Result};
-use briquette_formats::{Checkpoint, Choice, draft};
+use briquette_formats::Choice;
 use briquette_recipe::raw::{RawData, RawMemory};
 use briquette_writer::context::RunOptions;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A calibration: the model, the data and the output file.
 #[derive(Debug, Clone, Default)]
@@ -66,7 +66,9 @@ mod run {
     use briquette_eval::layerwise::Room;
     use briquette_eval::{Calibration, Gathering, Samples};
     use briquette_formats::input_stats::{StatisticsFile, fingerprint};
+    use briquette_formats::{Checkpoint, draft};
     use std::collections::BTreeSet;
+    use std::path::Path;
 
     pub(super) fn calibrate(request: &CalibrationRequest, options: &RunOptions) -> Result<CalibrationReport> {
         let device = briquette_models::device(&options.device)?;

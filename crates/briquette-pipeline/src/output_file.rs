@@ -1,7 +1,9 @@
 //! A file that a command writes at a path that a person chose.
 
 use crate::report::SensitivityReport;
+use crate::report::html::PAGE_MARK;
 use briquette_core::{Error, Remedy, Result, shown_path};
+#[cfg(feature = "model")]
 use briquette_formats::input_stats::StatisticsFile;
 use briquette_formats::{Checkpoint, InputFile, TensorSource, draft, presence};
 use serde::Deserialize;
@@ -11,13 +13,12 @@ use std::path::Path;
 
 /// The beginning of a page in which its mark is.
 const N_PAGE_BYTES: usize = 512;
-/// The element that every page of ours has near its beginning.
-pub(crate) const PAGE_MARK: &str = "<meta name=\"generator\" content=\"briquette\">";
 
 /// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OutputFile {
     /// Statistics of layer inputs.
+    #[cfg(feature = "model")]
     Statistics,
     /// Sensitivities of tensors.
     Sensitivity,
@@ -61,6 +62,7 @@ impl OutputFile {
 
     const fn name(self) -> &'static str {
         match self {
+            #[cfg(feature = "model")]
             Self::Statistics => "a file of statistics",
             Self::Sensitivity => "a file of sensitivities",
             Self::Page => "a page",
@@ -70,6 +72,7 @@ impl OutputFile {
     /// Returns whether a file of this kind is at a path.
     fn is_at(self, path: &Path) -> bool {
         match self {
+            #[cfg(feature = "model")]
             Self::Statistics => StatisticsFile::is_at(path),
             Self::Sensitivity => {
                 #[derive(Deserialize)]

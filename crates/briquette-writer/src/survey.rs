@@ -211,7 +211,7 @@ fn has_zeros(tensor: &TensorPlan, source: &dyn TensorSource) -> Result<bool> {
 /// Leaves tensors with NaN or infinity unchanged, and cancels casts that would overflow, if the plan says so.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of reading.
 pub fn leave_nonfinite(plan: &mut Plan, source: &dyn TensorSource, workers: &Workers) -> Result<()> {
     if plan.nonfinite != Nonfinite::Left {
         return Ok(());

@@ -1,7 +1,12 @@
-//! The settings of `tokenizer_config.json` that replace those of `tokenizer.json`.
+//! The settings beside `tokenizer.json`: of the tokenizer, and of sentence-transformers.
 
+use crate::config::Folder;
+use briquette_core::{Error, Result};
 use serde::Deserialize;
 use serde_json::Value;
+
+/// The settings beside `tokenizer.json`.
+pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// The keys that transformers lays over `tokenizer.json`, if they are there.
 #[derive(Debug, Default, Deserialize)]
@@ -42,6 +47,48 @@ impl TokenizerSettings {
         }
         if is_changed { file.to_string().into_bytes() } else { bytes }
     }
+}
+
+#[derive(Deserialize)]
+struct StSettings {
+    max_seq_length: Option<usize>,
+    do_lower_case: Option<bool>,
+}
+
+/// A larger number means that a tokenizer has no limit.
+const NO_LIMIT: f64 = 1e9;
+
+#[derive(Deserialize)]
+struct TokenizerLimit {
+    model_max_length: Option<f64>,
+}
+
+/// Returns the maximum length of sentence-transformers, if set. Models of newer versions have it beside the tokenizer.
+pub(crate) fn max_seq_length(folder: &Folder) -> Result<Option<usize>> {
+    let own = folder.read::<StSettings>("sentence_bert_config.json")?;
+    if own.as_ref().and_then(|settings| settings.do_lower_case) == Some(true) {
+        check_lowercases(folder)?;
+    }
+    if let Some(length) = own.as_ref().and_then(|settings| settings.max_seq_length) {
+        return Ok(Some(length));
+    }
+    if own.is_none() && folder.read::<Value>("modules.json")?.is_none() {
+        return Ok(None);
+    }
+    let limit = folder.read::<TokenizerLimit>(TOKENIZER_CONFIG)?.and_then(|limit| limit.model_max_length);
+    Ok(limit.filter(|length| (1.0..NO_LIMIT).contains(length)).map(|length| length as usize))
+}
+
+/// Refuses a tokenizer that keeps capital letters, for a model that is to get small ones.
+fn check_lowercases(folder: &Folder) -> Result<()> {
+    let file: Value = folder.read("tokenizer.json")?.unwrap_or_default();
+    let normalizer = file.get("normalizer").map_or(String::new(), Value::to_string);
+    if normalizer.contains(r#""lowercase":true"#) || normalizer.contains(r#""type":"Lowercase""#) {
+        return Ok(());
+    }
+    let message =
+        "do_lower_case is true, but tokenizer.json keeps capital letters; lowercase the texts and set it to false";
+    Err(Error::input(message).at(folder.file("sentence_bert_config.json").display()))
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ mod way;
 use super::Report;
 pub use batch::of_batch;
 use escape::escape;
+pub(crate) use frame::PAGE_MARK;
 pub use graph::of_graph;
 use maud::html;
 pub use sensitivity::of_sensitivity;

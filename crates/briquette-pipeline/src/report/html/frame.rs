@@ -1,8 +1,10 @@
 //! The frame of every page. A page makes no requests and works without scripts.
 
 use super::escape::escape;
-use crate::output_file::PAGE_MARK;
 use maud::{Markup, PreEscaped, html};
+
+/// The element that every page of ours has near its beginning.
+pub(crate) const PAGE_MARK: &str = "<meta name=\"generator\" content=\"briquette\">";
 
 const STYLE: &str = include_str!("page.css");
 const SORT: &str = include_str!("sort.js");
