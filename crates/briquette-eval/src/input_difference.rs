@@ -52,12 +52,18 @@ fn of_images(model: &ImageInput, reference: &ImageInput) -> Option<String> {
         Some(side) => format!("a shorter side of {side}"),
         None => "sides of the crop".to_string(),
     };
+    let rounding = |input: &ImageInput| match input.resize {
+        None => "not at all",
+        Some(_) if input.crops_down => "down",
+        Some(_) => "to even",
+    };
     let described = |input: &ImageInput| {
         let [height, width] = input.crop;
         [
             ("channels", input.channels.to_string()),
             ("a size of", format!("{height} x {width}")),
             ("scaled", scaled(input)),
+            ("half a pixel before the crop rounded", rounding(input).to_string()),
             ("the filter", format!("{:?}", input.filter).to_lowercase()),
             ("tiles of", side(input.tile)),
             ("a divisor of", input.scale.to_string()),

@@ -155,6 +155,23 @@ fn files_without_arrays_are_refused_with_the_valid_formats() {
 }
 
 #[test]
+fn integers_and_booleans_are_labels_but_not_pixels() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, labels) = (dir.path().join("x.npy"), dir.path().join("y.npy"));
+    let shape = "2, 1, 8, 8";
+    for (descr, elements) in [("<i8", vec![0; 8 * 128]), ("<u2", vec![0; 2 * 128]), ("|b1", vec![1; 128])] {
+        std::fs::write(&path, npy(descr, shape, &elements)).unwrap();
+        let (error, _) = fails(&request("digits", &path));
+        assert!(error.exit_code() == 4 && error.message.contains("write them as bytes (uint8)"), "{descr}: {error}");
+    }
+    std::fs::write(&path, images(2)).unwrap();
+    std::fs::write(&labels, npy("|b1", "2,", &[0, 1])).unwrap();
+    let mut request = request("digits", &path);
+    request.data.labels = Some(labels);
+    evaluate(&request, &[], &mut |_, _| Ok(())).unwrap();
+}
+
+#[test]
 fn labels_out_of_range_end_a_run_after_its_first_batch() {
     let dir = tempfile::tempdir().unwrap();
     let (path, labels) = (dir.path().join("x.npy"), dir.path().join("y.npy"));

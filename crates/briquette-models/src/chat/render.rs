@@ -135,7 +135,7 @@ fn without_generation_marks(source: &str) -> String {
         text.push_str("{%");
         rest = behind;
         let Some((tag, _)) = behind.split_once("%}") else { break };
-        let plain = match tag.trim_matches(['-', '+', ' ', '\n']) {
+        let plain = match tag.trim_matches(|letter: char| letter.is_whitespace() || matches!(letter, '-' | '+')) {
             "generation" => tag.replace("generation", "if true"),
             "endgeneration" => tag.replace("endgeneration", "endif"),
             _ => continue,

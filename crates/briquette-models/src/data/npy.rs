@@ -54,7 +54,8 @@ fn number_of(descr: &str) -> Option<(Number, bool)> {
     let (order, kind) = descr.split_at_checked(1)?;
     let number = match kind {
         "u1" => Number::U8,
-        "i1" => Number::I8,
+        // Booleans are labels, but not pixels.
+        "i1" | "b1" => Number::I8,
         "u2" => Number::U16,
         "i2" => Number::I16,
         "u4" => Number::U32,
